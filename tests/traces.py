@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import WAIT
 from tilelink.planning.any_program import of_any_program
@@ -59,6 +60,11 @@ def planned_events(plan: Plan) -> dict[int, list[PlanEvent]]:
     return result
 
 
+def stage_numbered(plan: Plan, number: int) -> BoundStage:
+    """Return the stage that events of traces name by its number."""
+    return next(stage for stage in plan.bound.stages.values() if stage.number == number)
+
+
 def traced_events(plan: Plan, rank: int, events: Iterable[TracedEvent]) -> dict[tuple[int, int], list[PlanEvent]]:
     """Return (epoch, task) -> the events of a worker of `rank`, in order; counts are divided down to one launch's."""
     result: dict[tuple[int, int], list[PlanEvent]] = {}
@@ -66,7 +72,7 @@ def traced_events(plan: Plan, rank: int, events: Iterable[TracedEvent]) -> dict[
     for kind, stage, tile, a, b, c, epoch in events:
         if stage < 0 or (kind == "wait" and a >= plan.bound.entered_base):
             continue  # events of the runtime, and of a kernel before its first tile
-        bound = plan.bound.stage_numbered(stage)
+        bound = stage_numbered(plan, stage)
         task = plan.first_task[bound.name] + rank * bound.total + tile
         own = result.setdefault((epoch, task), [])
         if kind == "wait":

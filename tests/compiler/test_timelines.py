@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.compiler.library import cases, covering, dims, name
 from tests.tiers import one_in, thorough
-from tests.traces import PlanEvent, differences, planned_events
+from tests.traces import PlanEvent, differences, planned_events, stage_numbered
 from tilelink import compiler
 from tilelink.backend import emit as emitter
 from tilelink.backend.dialects import Dialect
@@ -61,7 +61,7 @@ def test_every_tile_does_what_was_planned_once_in_each_launch(run: Run) -> None:
     for span in spans_of(run):
         if span.stage >= len(plan.bound.stages):
             continue
-        stage = plan.bound.stage_numbered(span.stage)
+        stage = stage_numbered(plan, span.stage)
         key = span.epoch, plan.first_task[stage.name] + span.rank * stage.total + span.tile
         if span.kind == "tile":
             tiles[key] += 1

@@ -13,6 +13,7 @@ from tilelink import compiler
 from tilelink.compiler import simulation
 from tilelink.errors import CostError
 from tilelink.ir.program import For, If, Store
+from tilelink.lowering.bound import KernelKind
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Sm
 from tilelink.simulator import CostModel, Roofline, simulate
@@ -293,8 +294,8 @@ def test_warps_with_roles_store_and_notify_while_others_multiply() -> None:
     )
     assert roles.bound.stages["gemm"].roles is not None
     (_, _, work), *_ = works(roles)
-    assert work.roles and work.num_stages == 4
-    before, after = (Roofline().tile(replace(WORK, roles=with_roles), H200S) for with_roles in (False, True))
+    assert work.kind is KernelKind.ROLES and work.num_stages == 4
+    before, after = (Roofline().tile(replace(WORK, kind=kind), H200S) for kind in (KernelKind.TILES, KernelKind.ROLES))
     assert (before.main, after.overhead) == (after.main, H200S.roles_overhead)
     assert before.overhead > after.overhead
     times = [simulate(one, H200S).seconds for one in (plain, roles)]

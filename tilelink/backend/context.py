@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tilelink.artifact import (
     Boxes,
@@ -126,6 +127,8 @@ class TmaCopyContext:
     programs_per_cta: int
     buffers: str
     far: tuple[FarContext, ...]
+    functions: ClassVar[tuple[str, ...]] = ("",)
+    library: ClassVar[str] = "tma_copy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +156,12 @@ class RolesContext:
     rings: tuple[RingContext, ...]
     registers: tuple[int, int]
     far: tuple[FarContext, ...] = ()
+    library: ClassVar[str] = "roles"
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Return what the names of its functions have after that of the kernel."""
+        return tuple(f"_{role}" for role in self.loops)
 
     @property
     def memory(self) -> tuple[tuple[str, str, str], ...]:
@@ -199,24 +208,21 @@ class KernelContext:
     call_arguments: CallArguments = CallArguments()
     user_modules: frozenset[str] = frozenset()
     """Modules of the users' functions that it calls."""
-    tma_copy: TmaCopyContext | None = None
-    roles: RolesContext | None = None
+    warps: TmaCopyContext | RolesContext | None = None
+    """What its warps do, each for itself, if it is written in Gluon."""
     steps: int = 1
 
     @property
     def gluon(self) -> bool:
         """True if it is written in Gluon."""
-        return self.tma_copy is not None or self.roles is not None
+        return self.warps is not None
 
     @property
     def functions(self) -> tuple[str, ...]:
         """Return the names of its functions for programs or roles."""
-        if self.tma_copy is not None:
-            return (f"_{self.name}", *(far.name for far in self.tma_copy.far))
-        if self.roles is None:
+        if self.warps is None:
             return ()
-        own = (f"_{self.name}_{role}" for role in self.roles.loops)
-        return (*own, *(far.name for far in self.roles.far))
+        return (*(f"_{self.name}{one}" for one in self.warps.functions), *(far.name for far in self.warps.far))
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -241,8 +247,7 @@ class ModuleContext:
     @property
     def libraries(self) -> tuple[str, ...]:
         """Return the parts of the device library for kernels in Gluon that it uses."""
-        used = {"roles": any(k.roles for k in self.kernels), "tma_copy": any(k.tma_copy for k in self.kernels)}
-        return tuple(name for name, uses in used.items() if uses)
+        return tuple(sorted({k.warps.library for k in self.kernels if k.warps is not None}))
 
 
 _POINTERS = {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.backend.context import Emitted, KernelContext, ModuleContext
+from tilelink.backend.context import Emitted, KernelContext, ModuleContext, TmaCopyContext
 from tilelink.backend.copy_queue import queue_kernel
 from tilelink.backend.dialects import DIALECTS
 from tilelink.backend.frame import Frame
@@ -116,6 +116,7 @@ def _refuse_taken_names(bound: Bound, contexts: Sequence[KernelContext]) -> None
         for name in kernel.functions:
             if name in taken:
                 message = f"the name {name!r} would be that of functions of {taken[name]} and of {kernel.name}"
-                hint = f"choose another name: {kernel.name} {'copies by TMA' if kernel.tma_copy else 'has roles'}"
+                by_tma = isinstance(kernel.warps, TmaCopyContext)
+                hint = f"choose another name: {kernel.name} {'copies by TMA' if by_tma else 'has roles'}"
                 raise EmitError(message, location=bound.stages[taken[name]].stage.location, hint=hint)
             taken[name] = kernel.name

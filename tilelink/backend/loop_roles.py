@@ -14,11 +14,10 @@ from typing import ClassVar
 
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Slices
-from tilelink.backend.constants import LEVEL, scaled, times, total
+from tilelink.backend.constants import LEVEL, scaled, total
 from tilelink.backend.consumer_values import ConsumerValueEmitter
-from tilelink.backend.context import RingContext
 from tilelink.backend.roles import KEPT_PHASE, Consumer, Loader, RingPosition
-from tilelink.backend.roles_shared import Shared, ring_context
+from tilelink.backend.roles_shared import LoopShared, Shared
 from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
 from tilelink.backend.values import COMBINE, ValueEmitter, neutral_of
@@ -43,11 +42,10 @@ from tilelink.ir.scalar import Index, Scalar, const, mul, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import local_names, reads, value_of
-from tilelink.lowering.carried import ROWS, Carried, LoopProduct, computes_with_iterations, number_of, row_sums
+from tilelink.lowering.carried import ROWS, LoopProduct, computes_with_iterations, number_of, row_sums
 from tilelink.lowering.channel_waits import repeated
-from tilelink.lowering.iterations import Range, loop_of, range_of
 from tilelink.lowering.masks import expression_of, extremes_of
-from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, Ring, Step, numbered, parts_of, positions_of
+from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, OPERANDS, Step, parts_of, positions_of
 from tilelink.lowering.role_bodies import RoleBody
 
 REDUCTIONS = {"sum": "roles.row_sum", "max": "roles.row_max", "min": "roles.row_min"}
@@ -55,76 +53,6 @@ PART_COLUMNS = 64
 """Most elements of a whole dimension that are reduced at once for each row: they take 32 registers of a thread."""
 KEPT_POSITION = RingPosition(buffer="0", phase=KEPT_PHASE)
 """The only position of the ring of what is kept."""
-
-
-@dataclass(kw_only=True)
-class LoopShared(Shared):
-    """Numbers and descriptors of roles in a loop that carries a state."""
-
-    @property
-    def tile(self) -> Carried:
-        return loop_of(self.addresses.stage)
-
-    @property
-    def kept(self) -> Ring:
-        assert self.roles.kept is not None
-        return self.roles.kept
-
-    def boxes_of(self, what: str) -> str:
-        if (region := self.kept_operands.get(what)) is not None:
-            return self._descriptor(region, self.roles.rows, self.roles.columns)
-        region = self.tile.streamed[self.tile.order.operands.index(what)]
-        return self._descriptor(region, self.roles.block, self.roles.columns)
-
-    def memory_of(self, what: str, buffer: str) -> tuple[str, dict[str, str]]:
-        if what not in self.kept_operands:
-            return f"streamed_ring.index({buffer})", {}
-        first = self.kept_before(self.kept_operands[what])
-        return "kept_ring", self.parts | ({"FIRST": first} if first else {})
-
-    def kept_before(self, region: Region) -> str:
-        """Return how many parts of kept operands are before those of one, "" for none."""
-        number = self.tile.kept.index(region)
-        return times((*([str(number)] if number > 1 else []), self.consumers)) if number else ""
-
-    @property
-    def kept_operands(self) -> dict[str, Region]:
-        """Return the operands that all iterations have in common, by their names."""
-        return {numbered(KEPT, number): region for number, region in enumerate(self.tile.kept)}
-
-    @property
-    def columns(self) -> str:
-        return self.number(self.roles.columns, "COLUMNS")
-
-    @property
-    def block(self) -> str:
-        return self.number(self.roles.block, "ITERATION_ROWS")
-
-    @property
-    def operands(self) -> RingContext:
-        several = len(self.tile.kept)
-        count = self.consumers if several == 1 else times((str(several), self.consumers))
-        kept = ("kept_ring", self.boxes_of(KEPT), f"{count}, {self.rows}, {self.columns}")
-        streamed = ("streamed_ring", self.boxes_of(LEADING), f"{self.buffers}, {self.block}, {self.columns}")
-        both = ring_context(self.roles.operands, self.buffers, kept, streamed), ring_context(self.kept, "1")
-        return RingContext(memory=both[0].memory, barriers=tuple(one for ring in both for one in ring.barriers))
-
-    @property
-    def column_index(self) -> str | None:
-        return self.addresses.typing.region_type(self.tile.streamed[0]).axes[0].index
-
-    @property
-    def range(self) -> Range | None:
-        """Return the iterations of a tile, None if it has all of them."""
-        stage = self.addresses.stage
-        found = range_of(stage, self.addresses.bound.bounds(stage.name))
-        assert not isinstance(found, str)
-        return found
-
-    @property
-    def iterations(self) -> int:
-        stage = self.addresses.stage
-        return math.prod(stage.count(decl.name) for decl in self.tile.loop.indices)
 
 
 @dataclass(kw_only=True)
@@ -144,9 +72,9 @@ class LoopLoader(Loader):
         for wait in (s for s in body if isinstance(s, Wait)):
             self._ordered(wait)
         iteration, before = writer.let(writer.name("iteration"), "0"), writer.let(writer.name("before"), "0")
-        skipped = repeated(addresses.bound, stage, tile) if self.loop.roles.skips_repeated_waits else ()
+        skipped = repeated(addresses.bound, stage, tile) if self.loop.skips_repeated_waits else ()
         last = {id(wait): self._awaited(wait) for wait in skipped}
-        steps = parts_of(self.loop.roles.operands.writer)
+        steps = parts_of(self.at[OPERANDS])
         iterations, start, stop, there = self.loop.range, "", "", ""
         counted = iterations is not None and iterations.index in stage.parts
         if iterations is not None:
@@ -199,7 +127,7 @@ class LoopLoader(Loader):
         for what, region in self.loop.kept_operands.items():
             row, _ = corner(self.values.addresses, region, load=True, column=False)
             boxes[what] = self.loop.boxes_of(what), row, "0"
-        self.load(self.loop.kept.writer.steps, boxes, KEPT_POSITION)
+        self.load(self.at[KEPT].steps, boxes, KEPT_POSITION)
 
     def _streamed(self, steps: Sequence[Step], row: str) -> None:
         """Load the operand that is the last of some steps."""
@@ -389,10 +317,10 @@ class LoopConsumer(Consumer):
         self.operands_of = tuple(writer.name("operand") for _ in tile.trailing)
         later = (RingPosition(buffer=writer.name("later"), phase=writer.name("later_phase")) for _ in tile.streamed[1:])
         self.places = (self.position, *later)
-        steps = parts_of(shared.roles.operands.reader)
-        ready = [step for step in shared.kept.reader.steps if step.word == AWAIT]
-        vacant = [step for step in shared.kept.reader.steps if step.word == ARRIVE]
-        early = shared.roles.reads_early or not any(reads(s.value) for s in tile.vectors)
+        steps = parts_of(self.at[OPERANDS])
+        ready = [step for step in self.at[KEPT].steps if step.word == AWAIT]
+        vacant = [step for step in self.at[KEPT].steps if step.word == ARRIVE]
+        early = shared.reads_early or not any(reads(s.value) for s in tile.vectors)
         peeled, iterations, start = bool(steps.last), shared.range, "0"
         some = iterations is None or iterations.nonempty
         after = bool(tile.stored) and not (peeled and some)  # products of the loop have no names after it

@@ -39,7 +39,21 @@ from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import computes_with_places
 from tilelink.lowering.iterations import loop_of
-from tilelink.lowering.rings import ADDEND, AWAIT, CONSUMER, EXPECT, LEFT, SUM, Ring, Step, parts_of, right_operand
+from tilelink.lowering.rings import (
+    ADDEND,
+    AWAIT,
+    CONSUMER,
+    EXPECT,
+    LEFT,
+    NUMBERS,
+    OPERANDS,
+    RESULTS,
+    SUM,
+    Role,
+    Step,
+    parts_of,
+    right_operand,
+)
 from tilelink.lowering.role_bodies import Executed, LoadTiles, RoleBody, loaded_tiles, read_by_consumers, role_bodies
 from tilelink.lowering.role_statements import entries_of, results_of, written_tables
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
@@ -94,8 +108,7 @@ def uses_indices(bound: Bound, stage: BoundStage) -> bool:
     found = [value for s in body if not isinstance(s, LoadTiles) and (value := value_of(s)) is not None]
     numbers = [one.scalar for value in found for one in values(value) if isinstance(one, FromScalar)]
     placed = any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
-    direct = stage.roles is not None and stage.roles.direct
-    return placed or direct or bool(read_by_consumers(bound, stage) or stage.parts)
+    return placed or stage.is_direct or bool(read_by_consumers(bound, stage) or stage.parts)
 
 
 @dataclass(kw_only=True)
@@ -109,14 +122,18 @@ class RoleEmitter(StatementEmitter):
     results: ClassVar[tuple[str, ...]] = ()
     shared: Shared
     positions: RingPositions
+    at: Mapping[str, Role]
+    """What the role does at each of its rings."""
 
     @classmethod
-    def of(cls, shared: Shared, positions: RingPositions, thresholds: Thresholds, awaited: Signals) -> Self:
+    def of(
+        cls, shared: Shared, positions: RingPositions, at: Mapping[str, Role], thresholds: Thresholds, awaited: Signals
+    ) -> Self:
         """Return the statements of a role. thresholds, awaited: as of all statements."""
-        values = cls.values_of(shared)
         return cls(
-            values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, positions=positions
-        )
+            values=cls.values_of(shared), thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared,
+            positions=positions, at=at,
+        )  # fmt: skip
 
     @classmethod
     def values_of(cls, shared: Shared) -> ValueEmitter:
@@ -140,7 +157,7 @@ class RoleEmitter(StatementEmitter):
 
     def body(self, body: RoleBody) -> None:
         """Lower the body of the role: its signals also if a launch has no such tile."""
-        addresses, handed = self.values.addresses, self.shared.roles.numbers
+        addresses, handed = self.values.addresses, self.at.get(NUMBERS)
         counted = [decl.name for decl in addresses.stage.stage.indices if decl.counted]
         waits = [*takewhile(lambda s: isinstance(s, Wait), body)][: addresses.bound.first_waits(addresses.stage.name)]
         before = len(waits) if counted or handed is not None else 0
@@ -154,13 +171,12 @@ class RoleEmitter(StatementEmitter):
             self.tile(body[before:end])
         self._each(body[end:])
 
-    def _numbers(self, ring: Ring) -> None:
+    def _numbers(self, role: Role) -> None:
         """Hand on the entries that the tile looks up, or take them: the loader reads them after the tile's waits."""
         shared, writer, position, addresses = self.shared, self.writer, self.positions.numbers, self.values.addresses
         entries = entries_of(addresses.stage)
         names = [writer.name(f"{one.table}_entry") for one in entries]
         places = [shared.number_place(position.buffer, number) for number in range(len(entries))]
-        role = ring.writer if isinstance(self, Loader) else ring.reader
 
         def send(_: Step) -> None:
             for name, place, one in zip(names, places, entries, strict=True):
@@ -239,7 +255,7 @@ class RoleEmitter(StatementEmitter):
     def whole(self) -> str | None:
         """Emit whether all rows of the tile are there, and return its name; None if a launch cuts no tile."""
         addresses = self.values.addresses
-        if not self.shared.roles.cut:
+        if not self.shared.cut:
             return None
         rows = addresses.bound.memory_map(addresses.stage.name, results_of(addresses.stage)[0]).spans[-2]
         stop = total([addresses.start(rows, LEVEL["+"]), addresses.constants.tile(addresses.stage, str(rows.index))])
@@ -289,7 +305,7 @@ class Loader(RoleEmitter):
                     self._slice_waits(sliced, f"{k} // {size}")
                 corners = self._corners()
             boxes = {what: (shared.boxes_of(what), row, f"{ahead[what]}{k}") for what, row in corners.items()}
-            self.load(shared.roles.operands.writer.steps, boxes, self.position, go_on=True)
+            self.load(self.at[OPERANDS].steps, boxes, self.position, go_on=True)
 
     def _load_tiles(self, regions: Sequence[Region]) -> None:
         """Load the tiles that are computed with next to the product, piece by piece."""
@@ -300,7 +316,7 @@ class Loader(RoleEmitter):
         with writer.block(nodes.Loop(index=piece, over=f"range({shared.pieces})")):
             for (row, column), one in zip(corners, descriptors, strict=True):
                 boxes = {ADDEND: (one, row, f"{column} + {piece} * {shared.piece}")}
-                self.load(shared.roles.operands.writer.after, boxes, self.position, go_on=True)
+                self.load(self.at[OPERANDS].after, boxes, self.position, go_on=True)
 
     def _slice_waits(self, sliced: SlicedProduct, number: str) -> None:
         for wait in sliced.waits:
@@ -381,7 +397,7 @@ class Consumer(RoleEmitter):
         if late:
             fetched = self._fetch()
         accs = [acc]
-        if shared.roles.products > 1:
+        if len(shared.dots) > 1:
             accs = [writer.name("acc") for _ in shared.dots]
             writer.let(", ".join(accs), f"roles.halves({acc})")
         pieces, piece = [writer.name("pieces") for _ in accs], writer.name("piece")
@@ -423,7 +439,7 @@ class Consumer(RoleEmitter):
         shared, writer, position = self.shared, self.writer, self.position
         name = writer.name(f"{region.tensor}_tile")
         own = f"left_ring.index({position.buffer} * {shared.consumers} + PART)"
-        after = shared.roles.operands.reader.after
+        after = self.at[OPERANDS].after
         self.steps(after, position, go_on=True, take=lambda _: writer.call("roles.take", own, part, to=name))
         return name
 
@@ -445,7 +461,7 @@ class Consumer(RoleEmitter):
         assert isinstance(self.values, ConsumerValueEmitter)
         bits = "" if self._element_bits == 16 else f", ELEMENT_BITS={self._element_bits}"
         zeros = f"roles.zeros({shared.rows}, {shared.all_columns}{bits})"
-        product = zeros if shared.roles.products == 1 else f"roles.halves({zeros})[0]"
+        product = zeros if len(shared.dots) == 1 else f"roles.halves({zeros})[0]"
         like = self.writer.let(self.writer.name("like"), f"roles.pieces({product}, {shared.pieces})[0]")
         self.values.load_vectors(read, like)
         return self.values.prefetch(read, like)
@@ -457,7 +473,7 @@ class Consumer(RoleEmitter):
         come then: the loader has loaded this buffer after it waited for them.
         """
         shared, writer = self.shared, self.writer
-        parts, summed = parts_of(shared.roles.operands.reader), shared.summed
+        parts, summed = parts_of(self.at[OPERANDS]), shared.summed
         self._zeros(acc)
         if summed is not None and summed.scaled:
             self._sum_scaled(summed, parts.each, acc)
@@ -514,7 +530,7 @@ class Consumer(RoleEmitter):
         """
         values, writer = self.values, self.writer
         assert isinstance(values, ConsumerValueEmitter)
-        count, early = summed.count(values.addresses.stage), self.shared.roles.reads_early
+        count, early = summed.count(values.addresses.stage), self.shared.reads_early
         product, number, now = writer.name("product"), writer.name("number"), dict[Region, str]()
         if early:
             with writer.apart():
@@ -566,7 +582,7 @@ class Consumer(RoleEmitter):
 
     def _multiply_buffers(self, steps: tuple[Step, ...], acc: str, *, first: bool) -> None:
         self._multiply(steps, acc, self.position, first=first)
-        if self.shared.roles.operands.reader.released_late:
+        if self.at[OPERANDS].released_late:
             self.writer.let(self.position.previous, self.position.buffer)
         self.follow(self.position, self.position, self.shared.buffers)
 
@@ -606,7 +622,7 @@ class Consumer(RoleEmitter):
         value = tile.text if TRITON[tile.dtype] == dtype else f"{self.values.named(tile).text}.to({dtype})"
         buffer = f"PART * {shared.results} + {position.buffer}"
         at = replace(position, buffer=buffer)
-        self.steps(shared.roles.results.writer.steps, at, fill=lambda _: self._fill(buffer, value))
+        self.steps(self.at[RESULTS].steps, at, fill=lambda _: self._fill(buffer, value))
         self.follow(position, position, shared.results)
 
     def _fill(self, buffer: str, value: str) -> None:
@@ -615,7 +631,7 @@ class Consumer(RoleEmitter):
         The rows of a tile that is cut are stored, too: a box would have more of them.
         """
         writer, store = self.writer, f"result_ring.index({buffer}).store"
-        if self.shared.roles.direct:
+        if self.values.addresses.stage.is_direct:
             self._store_in_memory(value)
             return
         if (whole := self.whole()) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,7 +18,21 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.typing import Axis
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.rings import ADDEND, LEFT, Ring, Roles, right_operand
+from tilelink.lowering.carried import Carried
+from tilelink.lowering.iterations import Range, loop_of, range_of
+from tilelink.lowering.rings import (
+    ADDEND,
+    KEPT,
+    LEADING,
+    LEFT,
+    NUMBERS,
+    OPERANDS,
+    RESULTS,
+    Ring,
+    Roles,
+    numbered,
+    right_operand,
+)
 from tilelink.lowering.role_statements import entries_of, product_of, products_of_tile, results_of
 from tilelink.lowering.summed import SummedProduct, summed_of
 
@@ -42,6 +57,18 @@ class Shared:
     """Descriptors that the kernel takes, by parameter."""
     far: dict[str, FarContext] = field(default_factory=dict[str, FarContext])
     """Functions that store in a peer's memory, by name."""
+
+    @property
+    def rings(self) -> Mapping[str, Ring]:
+        return self.addresses.stage.rings
+
+    @property
+    def cut(self) -> bool:
+        return self.roles.cut
+
+    @property
+    def reads_early(self) -> bool:
+        return self.roles.reads_early
 
     @property
     def dot(self) -> Dot:
@@ -89,7 +116,12 @@ class Shared:
 
     @property
     def pieces(self) -> str:
-        return self.number(self.roles.pieces, "PIECES")
+        return self.number(self.several, "PIECES")
+
+    @property
+    def several(self) -> int:
+        """Return the number of pieces."""
+        return self.roles.pieces
 
     @property
     def piece(self) -> str:
@@ -98,7 +130,7 @@ class Shared:
 
     @property
     def results(self) -> str:
-        return self.number(self.roles.results.buffers, "RESULTS")
+        return self.number(self.rings[RESULTS].buffers, "RESULTS")
 
     def _descriptor(self, region: Region, rows: int, columns: int, owner: int | None = None) -> str:
         item, box = ITEM_BYTES[self.addresses.bound.tensors[region.tensor].dtype], (rows, columns)
@@ -172,13 +204,13 @@ class Shared:
 
     @property
     def buffers(self) -> str:
-        return self.number(self.roles.operands.buffers, "BUFFERS")
+        return self.number(self.rings[OPERANDS].buffers, "BUFFERS")
 
     def context(self, stored: Region, loops: Mapping[str, tuple[LoopContext, ...]]) -> RolesContext:
         """Return what a kernel's template reads. stored: the region of the results. loops: by the name of the role."""
         count = f"{self.consumers} * {self.results}"
         like = self.result(stored, None if stored.rank is None else 0)
-        results = ring_context(self.roles.results, count, ("result_ring", like, f"{count}, {self.rows}, {self.piece}"))
+        results = ring_context(self.rings[RESULTS], count, ("result_ring", like, f"{count}, {self.rows}, {self.piece}"))
         numbers = self._numbers
         every = (self.operands, results)
         if numbers is not None:
@@ -195,7 +227,7 @@ class Shared:
     @property
     def _numbers(self) -> Ring | None:
         """Return the ring in which loaders of the kernel hand on integers, if there is one: all of them are alike."""
-        return next((one.roles.numbers for one in self._stages if one.roles and one.roles.numbers), None)
+        return next((one.rings[NUMBERS] for one in self._stages if NUMBERS in one.rings), None)
 
     @property
     def _stages(self) -> list[BoundStage]:
@@ -206,8 +238,7 @@ class Shared:
     @property
     def number_count(self) -> str:
         """Return how many integers a position of that ring has."""
-        handing = (one for one in self._stages if one.roles is not None and one.roles.numbers is not None)
-        most = max(len(entries_of(one)) for one in handing)
+        most = max(len(entries_of(one)) for one in self._stages if NUMBERS in one.rings)
         return self.number(most, "NUMBERS") if most > 1 else "1"
 
     def number_place(self, buffer: str, number: int) -> str:
@@ -220,9 +251,86 @@ class Shared:
         left = f"{self.buffers} * {self.consumers}, {self.rows}, {self.block}"
         right = f"{self.buffers}, {self.all_columns}, {self.block}"
         memory = ("left_ring", self.boxes_of(LEFT), left), ("right_ring", self.boxes_of(right_operand(0)), right)
-        return ring_context(self.roles.operands, self.buffers, *memory)
+        return ring_context(self.rings[OPERANDS], self.buffers, *memory)
+
+
+@dataclass(kw_only=True)
+class LoopShared(Shared):
+    """Numbers and descriptors of roles in a loop that carries a state."""
+
+    @property
+    def tile(self) -> Carried:
+        return loop_of(self.addresses.stage)
+
+    @property
+    def skips_repeated_waits(self) -> bool:
+        return self.roles.skips_repeated_waits
+
+    def boxes_of(self, what: str) -> str:
+        if (region := self.kept_operands.get(what)) is not None:
+            return self._descriptor(region, self.roles.rows, self.roles.columns)
+        region = self.tile.streamed[self.tile.order.operands.index(what)]
+        return self._descriptor(region, self.roles.block, self.roles.columns)
+
+    def memory_of(self, what: str, buffer: str) -> tuple[str, dict[str, str]]:
+        if what not in self.kept_operands:
+            return f"streamed_ring.index({buffer})", {}
+        first = self.kept_before(self.kept_operands[what])
+        return "kept_ring", self.parts | ({"FIRST": first} if first else {})
+
+    def kept_before(self, region: Region) -> str:
+        """Return how many parts of kept operands are before those of one, "" for none."""
+        number = self.tile.kept.index(region)
+        return times((*([str(number)] if number > 1 else []), self.consumers)) if number else ""
+
+    @property
+    def kept_operands(self) -> dict[str, Region]:
+        """Return the operands that all iterations have in common, by their names."""
+        return {numbered(KEPT, number): region for number, region in enumerate(self.tile.kept)}
+
+    @property
+    def columns(self) -> str:
+        return self.number(self.roles.columns, "COLUMNS")
+
+    @property
+    def block(self) -> str:
+        return self.number(self.roles.block, "ITERATION_ROWS")
+
+    @property
+    def operands(self) -> RingContext:
+        several = len(self.tile.kept)
+        count = self.consumers if several == 1 else times((str(several), self.consumers))
+        kept = ("kept_ring", self.boxes_of(KEPT), f"{count}, {self.rows}, {self.columns}")
+        streamed = ("streamed_ring", self.boxes_of(LEADING), f"{self.buffers}, {self.block}, {self.columns}")
+        both = ring_context(self.rings[OPERANDS], self.buffers, kept, streamed), ring_context(self.rings[KEPT], "1")
+        return RingContext(memory=both[0].memory, barriers=tuple(one for ring in both for one in ring.barriers))
+
+    @property
+    def column_index(self) -> str | None:
+        return self.addresses.typing.region_type(self.tile.streamed[0]).axes[0].index
+
+    @property
+    def range(self) -> Range | None:
+        """Return the iterations of a tile, None if it has all of them."""
+        stage = self.addresses.stage
+        found = range_of(stage, self.addresses.bound.bounds(stage.name))
+        assert not isinstance(found, str)
+        return found
+
+    @property
+    def iterations(self) -> int:
+        stage = self.addresses.stage
+        return math.prod(stage.count(decl.name) for decl in self.tile.loop.indices)
 
 
 def ring_context(ring: Ring, buffers: str, *memory: tuple[str, str, str]) -> RingContext:
     """Return what a template reads of a ring. buffers: their number in source. memory: as of RingContext."""
     return RingContext(memory=memory, barriers=tuple((name, buffers, arrivals) for name, arrivals in ring.barriers))
+
+
+def shared_of(
+    addresses: Addresses, roles: Roles, widest: Roles, boxes: dict[str, artifact.Boxes], far: dict[str, FarContext]
+) -> Shared:
+    """Return the numbers of roles, of a loop that carries a state or of a product."""
+    kind = LoopShared if roles.kept else Shared
+    return kind(addresses=addresses, roles=roles, widest=widest, boxes=boxes, far=far)

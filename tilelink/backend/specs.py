@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilelink.artifact import CopyProgram, KernelSpec
-from tilelink.backend.context import KernelContext
+from tilelink.backend.context import KernelContext, TmaCopyContext
 from tilelink.backend.frame import Frame
 
 MIN_GLUON_WARPS = 4
@@ -24,7 +24,7 @@ def kernel_spec(frame: Frame, context: KernelContext) -> KernelSpec:
         programs=kernel.programs,
         num_warps=MIN_GLUON_WARPS if context.gluon else kernel.num_warps,
         num_stages=kernel.num_stages,
-        programs_per_cta=context.tma_copy.programs_per_cta if context.tma_copy else 1,
+        programs_per_cta=context.warps.programs_per_cta if isinstance(context.warps, TmaCopyContext) else 1,
         issue_index=kernel.issue_index,
         parameters=context.args,
         uses_network=usage.uses_network,

@@ -10,7 +10,7 @@ from tilelink.backend import nodes
 from tilelink.backend.roles import RingPosition, RoleEmitter
 from tilelink.backend.tma_copy import corner
 from tilelink.ir.program import Notify, Region, Store, Transfer
-from tilelink.lowering.rings import AWAIT, Step, parts_of, target_of
+from tilelink.lowering.rings import AWAIT, RESULTS, Step, parts_of, target_of
 from tilelink.lowering.role_bodies import Executed
 from tilelink.lowering.role_statements import results_of
 
@@ -49,7 +49,9 @@ class Storer(RoleEmitter):
         elif isinstance(statement, Store | Transfer):
             region = statement.region if isinstance(statement, Store) else statement.target
             self.comment(statement)
-            if self.shared.roles.direct:  # the consumers have stored the one result: steps at the barriers remain
+            if (
+                self.values.addresses.stage.is_direct
+            ):  # the consumers have stored the one result: steps at the barriers remain
                 self._store_parts()
                 return
             self.targets.append(self._target(region))
@@ -75,14 +77,14 @@ class Storer(RoleEmitter):
         tile begins.
         """
         shared, writer, position = self.shared, self.writer, self.position
-        steps = parts_of(shared.roles.results.reader)
+        steps = parts_of(self.at[RESULTS])
         begin = ", ".join(writer.name(f"tile_{name}") for name in ("buffer", "phase"))
         writer.let(begin, f"{position.buffer}, {position.phase}")
         part = writer.name("part")
         with writer.block(nodes.Loop(index=part, over=f"gl.static_range({shared.consumers})")):
             writer.let(f"{position.buffer}, {position.phase}", begin)
             self._store_piece(steps.first, part, "")
-            if shared.roles.pieces > 1:
+            if shared.several > 1:
                 piece = writer.name("piece")
                 with writer.block(nodes.Loop(index=piece, over=f"gl.static_range(1, {shared.pieces})")):
                     self._store_piece(steps.each, part, f" + {piece} * {shared.piece}")
@@ -91,7 +93,7 @@ class Storer(RoleEmitter):
 
     def _store_piece(self, steps: tuple[Step, ...], part: str, right: str) -> None:
         self._store_steps(steps, part, right)
-        if self.shared.roles.results.reader.released_late:
+        if self.at[RESULTS].released_late:
             self.writer.let(self.position.previous, self.position.buffer)
         self.follow(self.position, self.position, self.shared.results)
 
@@ -105,7 +107,7 @@ class Storer(RoleEmitter):
         )
 
         def store(step: Step) -> None:
-            if self.shared.roles.direct:
+            if self.values.addresses.stage.is_direct:
                 return  # the consumers have stored it
             with ExitStack() as branch:
                 if self.is_whole is not None:

@@ -145,5 +145,5 @@ def tma_copy_kernel(frame: Frame) -> KernelContext:
         launch=frame.launch(),
         loops=(LoopContext(total=frame.constants.total(stage), body=tuple(writer.nodes)),),
         call_arguments=frame.dialect.call_arguments(of_warps=True),
-        tma_copy=emitter.context(),
+        warps=emitter.context(),
     )

@@ -37,7 +37,7 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.compact import Compact
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.properties import BESIDE, spelled
-from tilelink.lowering.rings import Roles
+from tilelink.lowering.rings import Ring, Roles
 from tilelink.scheduling.schedule import Order, Resource, Schedule
 from tilelink.target import Target
 
@@ -278,6 +278,16 @@ class BoundStage:
         if self.transport is not Transport.STORES:
             return KernelKind.COPY_QUEUE if self.transport is Transport.COPY_ENGINE else KernelKind.TMA_COPY
         return KernelKind.TILES if self.roles is None else KernelKind.ROLES
+
+    @property
+    def rings(self) -> Mapping[str, Ring]:
+        """The rings between the roles of its warps, by their names; none if they have no roles."""
+        return {} if self.roles is None else {ring.name: ring for ring in self.roles.rings}
+
+    @property
+    def is_direct(self) -> bool:
+        """True if consumers store all of its results themselves (see lowering/rings.py)."""
+        return self.roles is not None and self.roles.direct
 
     @cached_property
     def multiplies(self) -> bool:
@@ -588,6 +598,11 @@ class Bound:
             return 1
         return MIN_DOT_OF_BYTES if _multiplies_bytes(self.typing.stage(stage)) else MIN_DOT
 
+    def roles_in(self, kernel: Kernel) -> dict[str, Roles]:
+        """Return the roles of warps of each stage of a kernel that has any."""
+        found = {name: self.stages[name].roles for name in kernel.stage_names}
+        return {name: roles for name, roles in found.items() if roles is not None}
+
     def contraction_block(self, stage: str) -> int:
         """Elements of a contracted axis in one step of its loop."""
         return max(power_of_two(self.stages[stage].block), self.smallest_block(stage))
@@ -617,15 +632,8 @@ class Bound:
         """index tensor -> the smallest and the largest of its entries, to which kernels clamp them."""
         return ranges_of_entries((tensor.decl for tensor in self.tensors.values()), self.ranks, self.numbers)
 
-    def stage_numbered(self, number: int) -> BoundStage:
-        return self._stages[number]
-
     def tensor_numbered(self, number: int) -> BoundTensor:
         return self._tensors[number]
-
-    @cached_property
-    def _stages(self) -> Mapping[int, BoundStage]:
-        return {s.number: s for s in self.stages.values()}
 
     @cached_property
     def _tensors(self) -> Mapping[int, BoundTensor]:

@@ -24,7 +24,7 @@ from tilelink.lowering.transform import stage_writes
 
 def with_fragments(bound: Bound) -> Bound:
     """Return the bound program in which all tensors that consumers store, and that can be, are in fragment order."""
-    direct = {results_of(one)[0].tensor for one in bound.stages.values() if one.roles is not None and one.roles.direct}
+    direct = {results_of(one)[0].tensor for one in bound.stages.values() if one.is_direct}
     kept = {name: replace(bound.tensors[name], fragments=True) for name in direct if not fragments_reason(bound, name)}
     return replace(bound, tensors={**bound.tensors, **kept})
 
@@ -38,7 +38,7 @@ def fragments_reason(bound: Bound, name: str) -> str | None:
     if not accesses:
         return "no stage accesses it"
     for stage, region in accesses:
-        if stage.roles is None or stage.has_loop or not _by_consumers(bound, stage, region):
+        if not stage.rings or stage.has_loop or not _by_consumers(bound, stage, region):
             return f"others than consumers access it in {stage.name}"
         if not _is_tile(bound, stage, region):
             return f"{stage.name} does not access whole tiles of its last two dimensions"
@@ -56,7 +56,7 @@ def _accesses(stage: BoundStage) -> Iterator[Region]:
 
 def _by_consumers(bound: Bound, stage: BoundStage, region: Region) -> bool:
     """True if the consumers of a stage store a region, or load it from memory."""
-    if stage.roles is not None and stage.roles.direct and results_of(stage) == [region]:
+    if stage.is_direct and results_of(stage) == [region]:
         return True
     read = {one.region for one in read_by_consumers(bound, stage)}
     return region in read and region.tensor not in {one.tensor for one in results_of(stage)}
@@ -64,10 +64,10 @@ def _by_consumers(bound: Bound, stage: BoundStage, region: Region) -> bool:
 
 def _is_tile(bound: Bound, stage: BoundStage, region: Region) -> bool:
     """True for a point of all dimensions but the last two, and all of those: what the consumers have together."""
-    tensor, roles = bound.tensors[region.tensor], stage.roles
+    tensor, result = bound.tensors[region.tensor], bound.tile_map(stage.name, results_of(stage)[0])
     *others, rows, columns = bound.tile_map(stage.name, region).spans
-    if roles is None or any(span.kind != "point" for span in others):
+    if any(span.kind != "point" for span in others):
         return False
-    sizes = (roles.rows * roles.consumers, roles.columns)
+    sizes = tuple(span.size for span in result.spans[-2:])
     whole = all(span.kind == "tile" and span.start == const(0) and not span.counted for span in (rows, columns))
     return whole and (rows.size, columns.size) == sizes == tensor.shape[-2:]

@@ -37,7 +37,7 @@ def listing(bound: Bound) -> str:
 
 def _role(bound: Bound, stage: Stage, statement: Statement) -> str:
     own = bound.stages[stage.name]
-    return role_of(bound, own, statement) if own.roles is not None and isinstance(statement, Wait | Notify) else ""
+    return role_of(bound, own, statement) if own.rings and isinstance(statement, Wait | Notify) else ""
 
 
 def _lines(bound: Bound) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _lines(bound: Bound) -> Iterator[str]:
         yield f"stage {stage.name}: {_joined(said(stage, _OTHERS))}"
         yield from _said(f"    {stage.nest}", stage.nest is not None)
         yield from (f"    {index} = {print_scalar(expr)}" for index, expr in stage.order.items())
-        for ring in stage.roles.rings if stage.roles else ():
+        for ring in stage.rings.values():
             yield from (f"    {line}" for line in _ring(ring))
         for mask in stage.masks:
             yield f"    mask {mask.statement}: first {_when(mask.first)}; further {_when(mask.further)}"

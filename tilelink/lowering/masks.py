@@ -25,6 +25,7 @@ from tilelink.ir.simplify import simplify
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import Carried, Mask
 from tilelink.lowering.iterations import Range, loop_of, range_of
+from tilelink.lowering.rings import Roles
 
 PART = "PART"
 """Index of the consumer that has a part of a tile's rows."""
@@ -34,11 +35,11 @@ SCALAR_OPS = {"add": "+", "sub": "-", "mul": "*", "minimum": "min", "maximum": "
 """Elementwise operations that expressions have, too."""
 
 
-def masks_of(bound: Bound, stage: BoundStage) -> tuple[Mask, ...]:
+def masks_of(bound: Bound, stage: BoundStage, roles: Roles) -> tuple[Mask, ...]:
     """Return the masks that a stage needs whose warps have roles in such a loop."""
-    tile, bounds, roles = loop_of(stage), bound.bounds(stage.name), stage.roles
+    tile, bounds = loop_of(stage), bound.bounds(stage.name)
     iterations = range_of(stage, bounds)
-    assert roles is not None and not isinstance(iterations, str)
+    assert not isinstance(iterations, str)
     row_index = bound.typing.stage(stage.name).region_type(tile.kept[0]).axes[0].index
     masks = Masks(
         stage=stage, tile=tile, iterations=iterations, rows=roles.rows, consumers=roles.consumers, row_index=row_index,

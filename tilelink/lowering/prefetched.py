@@ -21,15 +21,16 @@ which has a fourth of the columns."""
 
 def prefetched(bound: Bound, stage: BoundStage) -> frozenset[str]:
     """Return the tensors that consumers prefetch: tiles if they are few, and vectors along the columns."""
-    if stage.roles is None or stage.has_loop:
+    if not stage.rings or stage.has_loop:
         return frozenset()
     typing, room = bound.typing.stage(stage.name), VECTOR_BYTES
-    column = typing.region_type(results_of(stage)[0]).axes[-1].index
+    result = results_of(stage)[0]
+    column, columns = typing.region_type(result).axes[-1].index, bound.tile_map(stage.name, result).spans[-1].size
     axes = {read.region: typing.region_type(read.region).axes for read in read_by_consumers(bound, stage)}
     tiles = [region for region, own in axes.items() if len(own) > 1]
     found = {one.tensor for one in tiles if len(tiles) <= TILES and may_be_prefetched(bound, stage, one)}
     for region, own in axes.items():
-        size = stage.roles.columns * ITEM_BYTES[bound.tensors[region.tensor].dtype]
+        size = columns * ITEM_BYTES[bound.tensors[region.tensor].dtype]
         if len(own) == 1 and own[0].index == column and size <= room:
             room -= size
             found.add(region.tensor)

@@ -48,6 +48,8 @@ LOADER, CONSUMER, STORER = "loader", "consumer", "storer"
 """The roles: one warp that waits and loads, several that multiply and compute, and one that stores and notifies."""
 OTHERS = "others"
 """All roles but the loader."""
+NUMBERS, OPERANDS, RESULTS = "numbers", "operands", "results"
+"""The names of rings; a loop that carries a state has one named KEPT besides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +248,7 @@ def operand_ring(
         *([Step(word=SUM)] if sums else ()),
     )
     ring = Ring(
-        name="operands",
+        name=OPERANDS,
         buffers=buffers,
         barriers=(("full", 1), ("empty", consumers)),
         writer=Role(name=LOADER, groups=1, steps=loader),
@@ -293,7 +295,7 @@ def kept_ring(*, consumers: int, size: int, several: int = 1) -> Ring:
         Step(word=ARRIVE, what="vacant"),
     )
     return Ring(
-        name="kept",
+        name=KEPT,
         buffers=1,
         barriers=(("ready", 1), ("vacant", consumers)),
         writer=Role(name=LOADER, groups=1, steps=loader),
@@ -319,7 +321,7 @@ def number_ring(*, buffers: int, consumers: int) -> Ring:
         Step(word=ARRIVE, what="taken"),
     )
     return Ring(
-        name="numbers",
+        name=NUMBERS,
         buffers=buffers,
         barriers=(("known", 1), ("taken", consumers + 1)),
         writer=Role(name=LOADER, groups=1, steps=loader),
@@ -399,7 +401,7 @@ def loop_ring(*, buffers: int, consumers: int, ahead: bool, size: int, order: Lo
         loader = Role(name=LOADER, groups=1, steps=steps)
         consumer = Role(name=CONSUMER, groups=consumers, steps=_iteration(order, ahead))
     return Ring(
-        name="operands",
+        name=OPERANDS,
         buffers=buffers,
         barriers=(("full", 1), ("empty", consumers)),
         writer=loader,
@@ -485,7 +487,7 @@ def result_ring(*, buffers: int, targets: int = 1) -> Ring:
         Step(word=ARRIVE, what="drained", number=lag),
     )
     return Ring(
-        name="results",
+        name=RESULTS,
         buffers=buffers,
         barriers=(("staged", 1), ("drained", 1)),
         writer=Role(name=CONSUMER, groups=1, steps=consumer),

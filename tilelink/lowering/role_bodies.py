@@ -24,7 +24,7 @@ from tilelink.ir.program import For, Notify, Read, Region, Statement, Store, Tra
 from tilelink.ir.visitor import value_of
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.iterations import loop_of
-from tilelink.lowering.rings import CONSUMER, LOADER, STORER
+from tilelink.lowering.rings import CONSUMER, LOADER, OPERANDS, OTHERS, STORER, Role
 from tilelink.lowering.role_statements import addends, late_waits, tile_addends
 from tilelink.lowering.straight_epilogue import is_zero
 
@@ -49,7 +49,7 @@ def role_bodies(bound: Bound, stage: BoundStage) -> Mapping[str, RoleBody]:
         loops = tuple(s for s in consumer if isinstance(s, For))
         return {LOADER: (*waits, *loops), CONSUMER: consumer, STORER: (*loop_of(stage).results, *notifies)}
     loads, late = tuple[LoadTiles, ...](), late_waits(stage)
-    if stage.roles is not None and stage.roles.addends:
+    if (ring := stage.rings.get(OPERANDS)) is not None and ring.writer.further:
         loads, late = (LoadTiles(regions=tuple(tile_addends(bound, stage))),), ()
     computed = [s for s in body if not isinstance(s, Wait | Notify) and not is_zero(s)]
     multiplied = [s for s in computed if isinstance(s, For) or products_of(value_of(s))]
@@ -62,6 +62,12 @@ def role_bodies(bound: Bound, stage: BoundStage) -> Mapping[str, RoleBody]:
         CONSUMER: (*computed[:first], *late, *computed[first:]),
         STORER: (*stores, *notifies),
     }
+
+
+def steps_of(stage: BoundStage, role: str) -> Mapping[str, Role]:
+    """Return ring -> what a role of a stage does at it, for the rings that it has steps at."""
+    found = {name: ring.writer if ring.writer.name == role else ring.reader for name, ring in stage.rings.items()}
+    return {name: one for name, one in found.items() if one.name in (role, OTHERS)}
 
 
 def role_of(bound: Bound, stage: BoundStage, signal: Wait | Notify) -> str:

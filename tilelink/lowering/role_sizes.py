@@ -286,11 +286,11 @@ def _roles_without_product(bound: Bound, stage: BoundStage, choice: RolesChoice)
     They have the rings of the stages of its kernel that multiply, which have their roles already. The loader loads the
     tiles that are computed with into the ring of operands.
     """
-    stages = [bound.stages[name] for name in bound.kernel_of[stage.name].stage_names]
-    others = [one for one in stages if one.roles is not None and multiplies(one)]
+    every = bound.roles_in(bound.kernel_of[stage.name])
+    others = {name: one for name, one in every.items() if multiplies(bound.stages[name])}
     if not others:
         return "no stage of its kernel multiplies"
-    widest, dtype = widest_of(one.roles for one in others if one.roles is not None), types_of(bound, others[0])[0]
+    widest, dtype = widest_of(others.values()), types_of(bound, bound.stages[next(iter(others))])[0]
     if (widest.consumers, widest.operands.buffers) != (choice.consumers, choice.buffers):
         numbers = f"{widest.consumers} consumers and {widest.operands.buffers} buffers"
         return f"it has no product, and the tiles of its kernel that have one are for {numbers}"

@@ -7,6 +7,7 @@ from math import exp, inf, log, log2
 from typing import Literal, Protocol
 
 from tilelink.errors import CostError
+from tilelink.lowering.bound import KernelKind
 from tilelink.lowering.clauses.tma_copy import SHARED
 from tilelink.simulator.machine import Machine
 from tilelink.simulator.work import Product, TileWork
@@ -177,7 +178,7 @@ def _between(work: TileWork, machine: Machine) -> float:
     """Return the seconds between the products of two tiles: to store the first, in proportion to its elements, and to
     begin the second, which a flattened loop has begun already; roles do both while others multiply."""
     elements = sum(p.rows * p.columns for p in work.products)
-    if work.roles:
+    if work.kind is KernelKind.ROLES:
         return machine.roles_overhead * min(1.0, elements / STORED)
     store = max(0.0, machine.tile_overhead - machine.flat_gain) * min(1.0, elements / STORED)
     return store + (machine.flat_gain if work.products and not work.flatten else 0.0)

@@ -34,6 +34,8 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.hulls import hull
 from tilelink.lowering.iterations import loop_of
 from tilelink.lowering.masks import PART, extremes_of
+from tilelink.lowering.rings import OPERANDS
+from tilelink.lowering.role_statements import products_of_tile
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 from tilelink.lowering.transform import number_of
 from tilelink.lowering.walk import Rows, Walk
@@ -72,7 +74,7 @@ class TileWork:
 
     elementwise, special: numbers of operations. traffic: bytes from and to memory; every byte is counted for one of the
     tiles that access it. programs: programs of a rank that run the stage. item: bytes of an operand's element. stages:
-    blocks of operands in flight. roles: True if warps have roles. overlapped: True if some consumers multiply while
+    blocks of operands in flight. kind: that of its kernel. overlapped: True if some consumers multiply while
     others compute, as in the iterations of a loop that carries a state.
     """
 
@@ -86,7 +88,7 @@ class TileWork:
     num_warps: int = 4
     num_stages: int = 3
     flatten: bool = False
-    roles: bool = False
+    kind: KernelKind = KernelKind.TILES
     overlapped: bool = False
     programs: int = 1
 
@@ -198,7 +200,7 @@ class WorkOf:
         What vectors decide is not known: such a choice is counted as made.
         """
         stage = one.stage
-        if not stage.masks or stage.roles is None or not len(one.task) or not _of_iteration(one):
+        if not stage.masks or not len(one.task) or not _of_iteration(one):
             yield one
             return
         first = np.full(int(one.task.max()) + 1, np.iinfo(np.int64).max)
@@ -206,7 +208,8 @@ class WorkOf:
         begins = first[one.task] == one.position
         shares = np.zeros((len(one.task), len(stage.masks)))
         unknown = extremes_of(self._plan.bound, stage).keys()
-        for part in range(stage.roles.consumers):
+        consumers = stage.rings[OPERANDS].reader.groups
+        for part in range(consumers):
             indices = {**one.rows.indices, PART: np.full(len(one.task), part)}
             env = Env(rank=one.rows.rank, ranks=self._plan.bound.ranks, params={}, indices=indices, tables=self._tables)
             for n, mask in enumerate(stage.masks):
@@ -214,7 +217,7 @@ class WorkOf:
                     when if isinstance(when, bool) else _names_any(when, unknown) or evaluate(when, env)
                     for when in (mask.first, mask.further)
                 )
-                shares[:, n] += np.where(begins, at_first, later) / stage.roles.consumers
+                shares[:, n] += np.where(begins, at_first, later) / consumers
         kinds, kind = np.unique(shares, axis=0, return_inverse=True)
         for n, share in enumerate(kinds.tolist()):
             masked = dict(zip((mask.statement for mask in stage.masks), share, strict=True))
@@ -242,8 +245,9 @@ class WorkOf:
         special = sum(share * each for share, (_, _, each) in counted)
         if of_iteration == ():
             products, elementwise, special = (), 0.0, 0.0
-        if products and stage.roles is not None and stage.roles.products > 1:
-            products = _side_by_side(stage, one.statement, products[0])
+        ring = stage.rings.get(OPERANDS)
+        if products and ring is not None and not stage.has_loop:
+            products = _side_by_side(stage, one.statement, products)
         traffic = self._traffic(every)
         if not (products or elementwise or special or traffic):
             return None
@@ -254,11 +258,11 @@ class WorkOf:
             special=special,
             traffic=traffic,
             item=max(self._item(typing, each) for each, _ in of_iteration or ((value, 1.0),)),
-            block=stage.roles.block if stage.roles is not None and stage.roles.kept is None else stage.block,
+            block=stage.block if ring is None or stage.has_loop else self._plan.bound.contraction_block(stage.name),
             num_warps=kernel.num_warps,
-            num_stages=stage.roles.operands.buffers if stage.roles else kernel.num_stages,
+            num_stages=ring.buffers if ring is not None else kernel.num_stages,
             flatten=stage.flatten,
-            roles=stage.kind is KernelKind.ROLES,
+            kind=stage.kind,
             overlapped=bool(of_iteration),
             programs=self.programs[stage.name],
         )
@@ -377,14 +381,15 @@ def _of_iteration(one: Executions) -> tuple[tuple[Value, float], ...] | None:
     return (*((one.dot, 1.0) for one in tile.leading), *computed, *sums)
 
 
-def _side_by_side(stage: BoundStage, statement: Statement, product: Product) -> tuple[Product, ...]:
+def _side_by_side(stage: BoundStage, statement: Statement, products: tuple[Product, ...]) -> tuple[Product, ...]:
     """Return what counts for a statement of a stage with roles whose products have a left operand in common.
 
     Consumers do them as one product with the columns of all. It counts for the first statement that has one.
     """
-    assert stage.roles is not None
+    if (several := len(products_of_tile(stage))) < 2:
+        return products
     first = next(s for s in stage.stage.body if products_of(value_of(s)))
-    return (replace(product, columns=product.columns * stage.roles.products),) if statement is first else ()
+    return (replace(products[0], columns=products[0].columns * several),) if statement is first else ()
 
 
 def _sliced(plan: Plan) -> dict[int, SlicedProduct]:

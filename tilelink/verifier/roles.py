@@ -102,9 +102,9 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     if reason := divided_reason(stage):
         return reason
     kernel = bound.kernel_of[stage.name]
+    every = bound.roles_in(kernel)
     for loop in kernel.loops:
-        neighbour = bound.stages[loop.stages[0]]
-        other = neighbour.roles
+        neighbour, other = bound.stages[loop.stages[0]], every.get(loop.stages[0])
         if (
             len(loop.stages) > 1
             or loop.width is not None
@@ -114,7 +114,7 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
             or types_of(bound, neighbour) != types_of(bound, stage)
         ):
             return "another stage in its kernel has no roles that fit together with its own"
-    if widest_of(roles for name in kernel.stage_names if (roles := bound.stages[name].roles) is not None).direct:
+    if widest_of(every.values()).direct:
         return "no stage of its kernel with tiles of as many columns stores its results from the rings"
     if not 2 <= found.operands.buffers <= MAX_BUFFERS or found.consumers not in REGISTERS:
         return f"a kernel has no {found.consumers} consumers with a ring of {found.operands.buffers} buffers"
@@ -129,7 +129,7 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         return f"its tiles have {'a' if multiplies(stage) else 'no'} product, and its roles {found.products}"
     if found.kept is not None:
         reason = reason or _loop_sizes(bound, stage, found, found.kept) or _loop_rings(bound, stage, found, found.kept)
-        reason = reason or _values_reason(bound, stage)
+        reason = reason or _values_reason(bound, stage, found)
     else:
         reason = reason or _sizes(bound, stage, found) or _rings(bound, stage, found)
         if stage.masks or stage.row_sums:
@@ -137,9 +137,9 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     return reason or _unlike_made(bound, stage, found)
 
 
-def _values_reason(bound: Bound, stage: BoundStage) -> str | None:
+def _values_reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     """Return what consumers leave out of the iterations of a loop that need it, or None."""
-    needed = masks_of(bound, stage)
+    needed = masks_of(bound, stage, found)
     if [one.statement for one in stage.masks] != [one.statement for one in needed]:
         return "its masks are not those of its choices by positions"
     for said, least in zip(stage.masks, needed, strict=True):
@@ -164,8 +164,7 @@ def _unlike_made(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     if all(found != replace(made, results=results) for made in every):
         return "its rings have other steps or numbers than any kernel with such tiles"
     kernel = bound.kernel_of[stage.name]
-    others = (bound.stages[name].roles for name in kernel.stage_names)
-    if found == widest_of(roles for roles in others if roles is not None):
+    if found == widest_of(bound.roles_in(kernel).values()):
         least, most = min(found.pieces, MIN_RESULTS), every[0].results.buffers
         if not least <= found.results.buffers <= most:
             return f"{found.results.buffers} buffers of results are not {least} to {most}, which an SM has room for"
@@ -361,12 +360,10 @@ def _rings(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         if (reason := wrong(ring, number)) is not None:
             return f"in the ring of {ring.name}, {reason}"
     if not steps:
-        for other in (bound.stages[name] for name in bound.kernel_of[stage.name].stage_names):
-            if other.roles is None or not multiplies(other):
-                continue
-            number = _steps(bound, other, other.roles)
-            if (reason := wrong_between(found.operands, other.roles.operands, number)) is not None:
-                return f"in the ring of {found.operands.name}, next to tiles of {other.name}, {reason}"
+        for name, other in bound.roles_in(bound.kernel_of[stage.name]).items():
+            number = _steps(bound, bound.stages[name], other)
+            if number and (reason := wrong_between(found.operands, other.operands, number)) is not None:
+                return f"in the ring of {found.operands.name}, next to tiles of {name}, {reason}"
     return None
 
 

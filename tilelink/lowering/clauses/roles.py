@@ -66,6 +66,7 @@ from tilelink.lowering.masks import masks_of
 from tilelink.lowering.prefetched import prefetched
 from tilelink.lowering.reason import place_of, reason_at
 from tilelink.lowering.rings import (
+    Roles,
     fit_together,
     result_ring,
     wait_for_each_other,
@@ -208,8 +209,7 @@ def _with_shared_rings(bound: Bound) -> Bound:
     """
     stages = dict(bound.stages)
     for kernel in bound.kernels:
-        found = {name: roles for name in kernel.stage_names if (roles := stages[name].roles) is not None}
-        if not found:
+        if not (found := bound.roles_in(kernel)):
             continue
         widest = widest_of(found.values())
         if widest.direct:
@@ -226,15 +226,16 @@ def _with_shared_rings(bound: Bound) -> Bound:
                 hint += f"and tiles of {PIECE_BYTES} bytes of each row of a result or more"
                 raise ScheduleError(message, location=bound.schedule.stage(kernel.name).at("roles"), hint=hint)
     made = replace(bound, stages=stages)
-    loops = {name: _with_values(made, stage) for name, stage in stages.items() if stage.roles and stage.has_loop}
+    every = (found for kernel in made.kernels for found in made.roles_in(kernel).items())
+    loops = {name: _with_values(made, stages[name], roles) for name, roles in every if stages[name].has_loop}
     made = with_fragments(replace(made, stages={**stages, **loops}))
     ahead = {name: replace(stage, prefetched=prefetched(made, stage)) for name, stage in made.stages.items()}
     return replace(made, stages=ahead)
 
 
-def _with_values(bound: Bound, stage: BoundStage) -> BoundStage:
+def _with_values(bound: Bound, stage: BoundStage, roles: Roles) -> BoundStage:
     """Return a stage with what its consumers leave out of the iterations of a loop that carries a state."""
-    return replace(stage, masks=masks_of(bound, stage), row_sums=frozenset(row_sums(loop_of(stage))))
+    return replace(stage, masks=masks_of(bound, stage, roles), row_sums=frozenset(row_sums(loop_of(stage))))
 
 
 def _too_wide(bound: Bound, kernel: Kernel) -> ScheduleError:
