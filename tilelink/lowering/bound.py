@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from functools import cached_property
+from functools import cached_property, wraps
 from math import prod
+from typing import TypeVar, cast
 
 from tilelink.artifact import LaunchProtocol
 from tilelink.capabilities import Capabilities
@@ -40,6 +41,8 @@ from tilelink.lowering.properties import BESIDE, spelled
 from tilelink.lowering.rings import Ring, Roles
 from tilelink.scheduling.schedule import Order, Resource, Schedule
 from tilelink.target import Target
+
+_T = TypeVar("_T")
 
 MIN_DOT, MIN_DOT_OF_BYTES = 16, 32
 """Tensor cores multiply tiles of at least this many rows and columns, of 16 bits or more and of 8 bits."""
@@ -310,6 +313,11 @@ class BoundStage:
         """The parts of a tile whose loop carries a state and multiplies twice, or why it has none."""
         return carried(self.stage.body)
 
+    @cached_property
+    def known(self) -> dict[object, object]:
+        """Function -> what it has returned of the stage (see once_a_stage)."""
+        return {}
+
     def count(self, index: str) -> int:
         """Return the number of tiles of an index."""
         return self.cutoff.get(index) or -(-self.extents[index] // self.tiles[index])
@@ -320,6 +328,18 @@ class BoundStage:
         if self.tasks is not None:
             return self.tasks
         return prod(self.count(d.name) for d in self.stage.indices)
+
+
+def once_a_stage(of: Callable[[BoundStage], _T]) -> Callable[[BoundStage], _T]:
+    """Return a function of stages that looks at each stage once: passes, rules and the emitter ask again."""
+
+    @wraps(of)
+    def known(stage: BoundStage) -> _T:
+        if known not in stage.known:
+            stage.known[known] = of(stage)
+        return cast(_T, stage.known[known])
+
+    return known
 
 
 @dataclass(frozen=True, kw_only=True)

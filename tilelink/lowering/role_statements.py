@@ -39,7 +39,7 @@ from tilelink.ir.program import (
 from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import Index, Lookup, Scalar, Whole, at_launch, children, walk
 from tilelink.ir.visitor import map_value, reads, scalars_of, stage_scalars, statements, value_of, values
-from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, once_a_stage
 from tilelink.lowering.carried import Carried, stored_at
 from tilelink.lowering.reason import reason_at
 from tilelink.lowering.sink_waits import sliced_product
@@ -52,6 +52,7 @@ PRODUCTS = (1, 2)
 columns."""
 
 
+@once_a_stage
 def divided_reason(stage: BoundStage) -> str | None:
     """Return why the statements of a stage's tiles cannot be divided among roles, or None."""
     if not stage.has_loop:
@@ -304,6 +305,7 @@ def _numbers(stage: BoundStage) -> dict[str, int]:
     return {name: stage.extents[name] for name in stage.scalar_indices if name not in stage.parts}
 
 
+@once_a_stage
 def stage_body(stage: BoundStage) -> tuple[Statement, ...]:
     """Return the statements of a tile, with a product that waits for its slices as one statement."""
     return tuple(_joined(stage))
@@ -329,6 +331,7 @@ def product_of(stage: BoundStage) -> Dot:
     return products_of_tile(stage)[0]
 
 
+@once_a_stage
 def products_of_tile(stage: BoundStage) -> list[Dot]:
     """Return the products of a stage with roles, none for tiles that are computed without."""
     return products(stage_body(stage))
@@ -339,6 +342,7 @@ def multiplies(stage: BoundStage) -> bool:
     return stage.has_loop or bool(products_of_tile(stage))
 
 
+@once_a_stage
 def results_of(stage: BoundStage) -> list[Region]:
     """Return the regions in which the tiles of a stage store the same result, which the storer stores: the first one
     of a loop that carries a state."""
@@ -348,6 +352,7 @@ def results_of(stage: BoundStage) -> list[Region]:
     return [s.region if isinstance(s, Store) else s.target for s in stores]
 
 
+@once_a_stage
 def addends(stage: BoundStage) -> list[Read]:
     """Return the regions that a stage computes with next to its product."""
     found: list[Read] = []
@@ -375,6 +380,7 @@ def _kept(value: Value, found: list[Read]) -> Value | None:
     return value if isinstance(value, Read | Dot) else None
 
 
+@once_a_stage
 def late_waits(stage: BoundStage) -> tuple[Wait, ...]:
     """Return the waits after the product of a tile."""
     after = None if stage.has_loop else after_product(stage.stage.body, stage.products)

@@ -36,7 +36,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Index, walk
 from tilelink.ir.visitor import local_names, operands, reads, statements, value_of, values, without_names
-from tilelink.lowering.bound import Bound, BoundStage, with_bodies
+from tilelink.lowering.bound import Bound, BoundStage, once_a_stage, with_bodies
 from tilelink.lowering.straight_epilogue import is_zero
 
 
@@ -101,6 +101,7 @@ def summed_product(stage: BoundStage, statement: Statement) -> SummedProduct | N
     return None
 
 
+@once_a_stage
 def summed_of(stage: BoundStage) -> SummedProduct | None:
     """Return the product that the tiles of a stage add up in a loop, or None."""
     return next(filter(None, (summed_product(stage, one) for one in stage.stage.body)), None)
