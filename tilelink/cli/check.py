@@ -47,6 +47,7 @@ from tilelink.ir.program import Program
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.walk import executions
 from tilelink.planning.plan import Plan
+from tilelink.planning.rotation import AS_RANK_0
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU
 
@@ -366,7 +367,7 @@ def _print(
                 differ = "each addition rounds, so that launches differ in the last bits of sums"
                 write(f"  {added}: added to in any order; {differ}")
             for name, text in one["blocks"].items():
-                write(f"  {name}: {text} stand for any number of them")
+                write(f"  {name}: {text}" + ("" if text.endswith(AS_RANK_0) else " stand for any number of them"))
             for name in one["sizes"]:
                 write(f"  {name} with other sizes:")
                 for text in _sizes_texts(one, name):

@@ -62,6 +62,8 @@ def other_ranks(plan: Plan, bound_on: Callable[[int], Bound]) -> Multiples | str
     bound_on: binds the program, which has no tables, for a number of ranks, in all else as it was.
     """
     part = cutoff(plan.bound) if plan.stands_for_all else None
+    if part is not None and part.rotation is not None:
+        return "rank 0 was asked, which does as many steps as there are ranks"
     if part is None or part.ranks is None:
         return "each rank was asked"
     if _is_folded(plan.bound.source, lambda one: isinstance(one, Ranks)):

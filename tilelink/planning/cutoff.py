@@ -35,6 +35,8 @@ Words of data and flag are such events: what sends them notifies, and what reads
 Elements that share a word are not cut apart, and a channel that has to be inside of an access is so in the small
 program.
 
+A small program on many ranks may have a plan of one of them that stands for all (rotation.py).
+
 Programs are not the same: which of them executes a tile is not kept, nor how many there are. So each tile on SMs is a
 program of its own in the plan of the small program.
 """
@@ -45,8 +47,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial as partial_of
 from math import gcd, lcm
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.program import For, FromScalar, If, Notify, Region, Statement, Store, Transfer, Wait
@@ -77,6 +81,7 @@ from tilelink.lowering.events import NOTIFY
 from tilelink.lowering.limits import MAX_TILES
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import partial
+from tilelink.lowering.walk import executions
 from tilelink.lowering.words import looks_up
 from tilelink.planning.few_ranks import (
     MANY_RANKS,
@@ -87,7 +92,8 @@ from tilelink.planning.few_ranks import (
     names_places,
     writes_entries,
 )
-from tilelink.planning.plan import Plan
+from tilelink.planning.plan import Plan, make_plan
+from tilelink.planning.rotation import Rotation, rotation
 from tilelink.planning.segment_tiles import Segments, segments_of
 
 EVENTS = 2
@@ -142,13 +148,24 @@ class Repetition:
 class Cutoff:
     """A bound program, and the one in which each repetition has the blocks that stand for all.
 
-    ranks: the program on few ranks, of which the small one has the blocks; None if it is on all of them.
+    ranks: the program on few ranks, of which the small one has the blocks; None if it is on all of them. rotation: how
+    the small program is turned, if one rank stands for all.
     """
 
     whole: Bound
     small: Bound
     repetitions: tuple[Repetition, ...]
     ranks: FewRanks | None = None
+    rotation: Rotation | None = None
+
+    @property
+    def executions(self) -> int:
+        """How many executions of statements are looked at, at most."""
+        return executions(self.small) // (1 if self.rotation is None else self.small.ranks)
+
+    def plan(self, tables: Mapping[str, NDArray[Any]] | None = None) -> Plan | None:
+        """Return the plan of the small program, or of a rank that stands for all; None if it does not."""
+        return make_plan(self.small, tables, alone=True) if self.rotation is None else self.rotation.plan()
 
     @property
     def blocks(self) -> Bound:
@@ -164,7 +181,8 @@ class Cutoff:
                 f"{few} of {many} parts of {one.sizes[stage, name] // many}" if many > few else one.sizes[stage, name]
             )
             said.append(f"{one.kept} of {one.count} blocks of {size} {name} of {stage}")
-        return ", ".join(said)
+        turned = "" if self.rotation is None else str(self.rotation)
+        return "; ".join(filter(None, (turned, ", ".join(said))))
 
     def digits(self, stage: str) -> list[tuple[int, int, int]]:
         """Return (tiles of a step, count, number of the repetition) of the indices in the order of a stage that are
@@ -211,10 +229,9 @@ class Cutoff:
         says which channels of a dimension of it are notified does so in each block; any other one does it once for each
         tile of the index, of which there are as many more as there are blocks.
         """
-        ranks, channels = self.blocks.ranks, self.blocks.channels
-        result = {
-            key: np.zeros((self.whole.ranks, *grid.counts), np.int64) for key, grid in self.whole.channels.items()
-        }
+        ranks, channels = self.blocks.ranks if self.rotation is None else 1, self.blocks.channels
+        every = self.whole.ranks if self.rotation is None else 1
+        result = {key: np.zeros((every, *grid.counts), np.int64) for key, grid in self.whole.channels.items()}
         left = iter(counts)
         for stage in self.small.stages.values():
             if [*_notified_if(stage.stage.body, {name for one in self.repetitions for name in one.indices(stage)})]:
@@ -231,13 +248,15 @@ class Cutoff:
                 if found is None:
                     return None
                 result[key[0]] += found
+        if self.rotation is not None:
+            return {key: self.rotation.of_all(key, found[0]) for key, found in result.items()}
         return result
 
     def _counted(self, plan: Plan, key: tuple[str, str], rows: Ints) -> Ints:
         s, grid, base = plan.signals, plan.bound.channels[key], plan.channel_base[key]
         counter = s.peer[rows] * grid.count + s.channel[rows] - base
-        counts = np.bincount(counter, minlength=plan.bound.ranks * grid.count)
-        return counts.reshape(plan.bound.ranks, *grid.counts)
+        counts = np.bincount(counter, minlength=plan.bound.ranks * grid.count).reshape(-1, *grid.counts)
+        return counts if self.rotation is None else counts[:1]
 
     def _of_all(
         self, found: Ints, key: tuple[str, str], region: Region, stage: str, around: frozenset[str]
@@ -286,14 +305,18 @@ def cutoff(bound: Bound) -> Cutoff | None:
         return None  # tiles of a step are counted, and a kernel has no one order of whole loops
     ranks = few_ranks(bound) if bound.ranks >= MANY_RANKS else None
     own = bound if ranks is None else ranks.small
-    if own.ranks * sum(stage.total for stage in own.stages.values()) > MAX_TILES:
+    turned = ranks is None and bound.ranks >= MANY_RANKS and rotation(bound) is not None
+    tiles = (stage.total * (1 if turned and not _on_ranks(stage) else own.ranks) for stage in own.stages.values())
+    if sum(tiles) > MAX_TILES:
         return None  # orders are looked at tile by tile
     high = {member for one in _Search(own).repetitions() for member in one.sizes}
     search = _Search(own, high)
     found = search.repetitions()
-    if not found and ranks is None:
+    small = _small(own, found, search.digits)
+    one = rotation(small) if turned else None
+    if not found and ranks is None and one is None:
         return None
-    return Cutoff(whole=bound, small=_small(own, found, search.digits), repetitions=tuple(found), ranks=ranks)
+    return Cutoff(whole=bound, small=small, repetitions=tuple(found), ranks=ranks, rotation=one)
 
 
 def _notified(statement: Statement) -> tuple[tuple[str, str], Region] | None:
@@ -722,13 +745,17 @@ def in_any_order(bound: Bound, stage: BoundStage) -> bool:
     return alone and stage.total > 0 and not words and not any(map(awaited, statements(stage.stage.body)))
 
 
+def _on_ranks(stage: BoundStage) -> bool:
+    """True if the order of a stage's tiles may differ from rank to rank."""
+    return any(isinstance(part, Rank | Lookup) for expr in stage.order.values() for part in walk(expr))
+
+
 def _digit(bound: Bound, stage: BoundStage, name: str, count: int) -> int | None:
     """Return of how many tiles a step of an index is, if its last `count` numbers are a digit of the tile number that
     nothing else depends on: no other index, and no number above it; else None."""
     if not stage.total:
         return None
-    nodes = (part for expr in stage.order.values() for part in walk(expr))
-    several = bound.ranks if any(isinstance(part, Rank | Lookup) for part in nodes) else 1
+    several = bound.ranks if _on_ranks(stage) else 1
     ranks, numbers = np.arange(several)[:, None], np.arange(stage.total)[None, :]
     env = Env(rank=ranks, ranks=bound.ranks, params={}, indices={TILE.name: numbers})
     shape = (several, stage.total)

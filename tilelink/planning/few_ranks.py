@@ -22,9 +22,9 @@ shows an order in the small program shows it in the whole one. An event is of on
 ranks around it, at most; an element is on one rank and has m - 1 coordinates that are ranks, at most. So two events and
 one more rank are images of those of a program on 2 m + 1 ranks, which stand for all.
 
-Not kept is which rank is the next one: a program with `(rank + 1) % ranks` is asked rank by rank. Nor is how tiles of
-two ranks follow one another: if the order of a stage's tiles depends on ranks, all of them, on all ranks, come in one
-round of `in_rounds` (verifier/cutoff.py), where all ranks have the same rounds.
+Not kept is which rank is the next one: of a program with `(rank + 1) % ranks` one rank is asked (rotation.py). Nor is
+how tiles of two ranks follow one another: if the order of a stage's tiles depends on ranks, all of them, on all ranks,
+come in one round of `in_rounds` (verifier/cutoff.py), where all ranks have the same rounds.
 
 A threshold may be the number of ranks, or of others. It is the sum over all statements that notify a counter: each one
 does so once for each value of the own rank, and of those its indices count, that the place of the counter does not say.

@@ -46,7 +46,7 @@ def statement(part: Cutoff) -> str:
         stages={name: replace(stage, order={}, masks=()) for name, stage in valued.stages.items()},
         kernels=tuple(map(_kernel, small.kernels)),
     )
-    return listing(printed) + "".join(f"\n{line}" for line in (*_of_tiles(small), *_of_whole(part)))
+    return listing(printed) + "".join(f"\n{line}" for line in (*_of_tiles(part), *_of_whole(part)))
 
 
 def _sizes(node: object) -> Iterator[str]:
@@ -82,14 +82,15 @@ def _kernel(kernel: Kernel) -> Kernel:
     return replace(kernel, loops=loops, programs=kernel.programs if kernel.on_copy_engine else 1)
 
 
-def _of_tiles(small: Bound) -> Iterator[str]:
+def _of_tiles(part: Cutoff) -> Iterator[str]:
     """Yield where the tiles of each stage are, and how many first ones stand for all."""
+    small, several = part.small, part.small.ranks if part.rotation is None else 1
     for stage in small.stages.values():
-        ranks, numbers = np.arange(small.ranks)[:, None], np.arange(stage.total)
+        ranks, numbers = np.arange(several)[:, None], np.arange(stage.total)
         env = Env(rank=ranks, ranks=small.ranks, params={}, indices={TILE.name: numbers})
         found = hashlib.sha256()
         for index, order in stage.order.items():
-            column = np.broadcast_to(np.asarray(evaluate(order, env), np.int64), (small.ranks, stage.total))
+            column = np.broadcast_to(np.asarray(evaluate(order, env), np.int64), (several, stage.total))
             found.update(f"{index} {column.shape}\n".encode() + column.tobytes())
         yield f"tiles of {stage.name}: {found.hexdigest()}, first {sorted(stage.cutoff.items())}"
 
@@ -103,6 +104,8 @@ def _of_whole(part: Cutoff) -> Iterator[str]:
         yield f"alike: {members}, {one.kept} kept, {one.parts[1]} parts, {names}, {sorted(one.compared)}"
     if part.ranks is not None:
         yield part.ranks.statement
+    if part.rotation is not None:
+        yield part.rotation.statement
     yield f"left out: {sorted(part.whole.compact_stages)}"
     for kernel in part.whole.kernels:
         for loop in kernel.loops:

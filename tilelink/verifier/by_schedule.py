@@ -48,6 +48,8 @@ class Scheduled:
 def by_schedule(plan: Plan) -> list[Scheduled]:
     """Return what the schedule alone orders in a plan that is safe, in the order of stages."""
     found = dict.fromkeys(_found(plan.representative))
+    if found and not plan.representative.as_enumerated:  # of one rank, which may lack signals that show an order
+        found = dict.fromkeys(_found(plan))
     order = [*plan.bound.stages]
     return sorted(found, key=lambda one: (order.index(one.reader), order.index(one.writer), one.tensor))
 

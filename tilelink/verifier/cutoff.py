@@ -15,6 +15,10 @@ events, or at counts.
   waits are before all of their notifies.
 * *Roles, and what `tiles` asks of kernels,* are read off the whole program.
 
+Of a program that is itself if it is turned by one rank (planning/rotation.py), the plan of a rank is asked. It has
+all that rules look at of the memory and the counters of this rank; of orders it may lack some, and each rule refuses
+what it knows no order of. *Progress* is that of rounds, or of places in turn, which all ranks have alike.
+
 Numbers are those of the whole program: its integers were checked when it was bound, and thresholds are made for it.
 
 What is asked of the small program alone, `SmallProof`, is true of all programs with the same statement
@@ -84,7 +88,7 @@ def safe_plan(
     asking or by what is kept; None: by asking. Raises VerificationError.
     """
     part = cutoff(bound) if executions(bound) >= MANY else None
-    if part is not None and executions(part.small) <= executions(bound) // 2:
+    if part is not None and part.executions <= executions(bound) // 2:
         found = by_small(part, tables, prove or small_proof)
         if found is not None:
             return found
@@ -100,7 +104,7 @@ def by_small(
     if any(BY_CUTOFF.get(name) is not rule for name, rule in RULES.items()):
         return None
     known = (prove or small_proof)(part, tables)
-    if known is not None and known[1] is None and known[0].families != _shown(_in_order(part, known[0])):
+    if known is not None and known[1] is None and known[0].families != _shown(part, _in_order(part, known[0])):
         known = small_proof(part, tables)
     if known is None:
         return None
@@ -117,9 +121,12 @@ def small_proof(
 ) -> tuple[SmallProof, Plan | None] | None:
     """Return what is proved of the small program of a whole one; None if it is not safe, or not known to be."""
     try:
-        plan = with_queue_order(make_plan(part.small, tables, alone=True))
+        plan = part.plan(tables)
     except TileLinkError:
         return None  # whatever it is, the whole program has it too, and what is said is said of that
+    if plan is None:
+        return None
+    plan = with_queue_order(plan)
     counts = part.counts(plan)
     alike = part.thresholds(counts) is not None and all(one.holds(plan) for one in part.repetitions)
     if not alike or not proved(part, plan):
@@ -128,7 +135,7 @@ def small_proof(
     found = SmallProof(
         own_first=any(kernel.own_copies_first for kernel in engines),
         waits_aside=any(kernel.waits_aside for kernel in engines),
-        families=_shown(replace(part.whole, kernels=plan.bound.kernels)),
+        families=_shown(part, replace(part.whole, kernels=plan.bound.kernels)),
         counts=counts,
     )
     return found, plan
@@ -136,11 +143,13 @@ def small_proof(
 
 def said(part: Cutoff) -> tuple[str, str]:
     """Return what a small program proves, for which other sizes it does so too."""
-    return statement(part), _shown(part.whole)
+    return statement(part), _shown(part, part.whole)
 
 
-def _shown(whole: Bound) -> str:
-    """Return what families show of the statements of a program, pair by pair."""
+def _shown(part: Cutoff, whole: Bound) -> str:
+    """Return what families show of the statements of a program, pair by pair; nothing of one that a rank stands for."""
+    if part.rotation is not None:
+        return ""
     return "; ".join(f"{pair}: {reason}" for pair, reason in Families(None, whole=whole).answers.items())
 
 
@@ -174,8 +183,9 @@ def proved_before(
         if small is not None:
             return small
         part = cutoff(bound)
-        assert part is not None
-        return with_queue_order(make_plan(part.small, tables, alone=True))
+        plan = None if part is None else part.plan(tables)
+        assert plan is not None
+        return with_queue_order(plan)
 
     order = {"own_first": own_first, "waits_aside": waits_aside}
     whole = with_order(bound, **order)
@@ -310,7 +320,7 @@ def _rounds(part: Cutoff, plan: Plan) -> tuple[Ints, tuple[Ints, Ints], Ints] | 
                 at = plan.first_task[name] + rank * len(place)
                 of_task[at : at + len(place)] = used + place
             first[number, rank], last[number, rank] = used, used + begin
-            if part.ranks is None or rank == ranks - 1:  # all ranks have one round, where few stand for all
+            if (part.ranks is None and part.rotation is None) or rank == ranks - 1:  # else all have one round
                 used += begin + 1
     numbers = np.arange(used)
     follows = np.ones(used, bool)
