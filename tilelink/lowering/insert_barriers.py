@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.reach import elsewhere, on_all_ranks
-from tilelink.ir.scalar import Block, Env, Index, Lookup, Scalar, Whole, evaluate, walk
+from tilelink.ir.scalar import RANK, Block, Env, Index, Lookup, Scalar, Whole, evaluate, walk
 from tilelink.ir.visitor import (
     leading_waits,
     mixes,
@@ -365,13 +366,19 @@ def _moves_with(coordinate: Scalar | Whole | None, counts: Mapping[str, int], ra
     if len(names) != 1 or not names <= counts.keys() or any(isinstance(e, Lookup) for e in walk(coordinate)):
         return None
     (name,) = names
-    numbers = np.arange(counts[name])
-    for rank in range(ranks):
+    return name if _differs(coordinate, name, counts[name], ranks) else None
+
+
+@lru_cache(maxsize=1024)
+def _differs(coordinate: Scalar, name: str, count: int, ranks: int) -> bool:
+    """True if the values of an index give a coordinate different values, on all ranks. Many stages ask the same."""
+    numbers = np.arange(count)
+    for rank in range(ranks if RANK in walk(coordinate) else 1):
         with np.errstate(divide="ignore"):  # divisors may be 0 for index values at which nothing is accessed
             coordinates = evaluate(coordinate, Env(rank=rank, ranks=ranks, params={}, indices={name: numbers}))
-        if len(np.unique(coordinates)) < counts[name]:
-            return None
-    return name
+        if len(np.unique(coordinates)) < count:
+            return False
+    return True
 
 
 def _memories(region: Region, ranks: int) -> tuple[str, ...]:
