@@ -167,7 +167,7 @@ def pytest_collection_finish() -> None:
     """Leaves what is there before the first test, and stays until the last, out of the search for garbage."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000)
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _devices_needed(item: pytest.Item) -> int:

@@ -91,7 +91,7 @@ def covering(cases: list[Case]) -> list[Case]:
 
 
 def featured(cases: Iterable[Case]) -> list[Case]:
-    """Cases that have between them whatever a program or a schedule of any of them says: those of short programs first.
+    """Few cases that have between them whatever a program or a schedule of any of them says, short programs mostly.
 
     What the others say is a combination of that.
     """
@@ -130,13 +130,26 @@ def _names() -> tuple[frozenset[str | None], frozenset[str | None]]:
 
 
 def _covered(cases: Iterable[Case], of: Callable[[Case], Set[str]]) -> list[Case]:
-    chosen: list[Case] = []
-    seen: set[str] = set()
-    for case in sorted(cases, key=lambda one: (_length(one[0]), one[0].name, one[1].name if one[1] else "")):
-        if not of(case) <= seen:
-            chosen.append(case)
-            seen |= of(case)
-    return chosen
+    """Each time the case that has most of what is missing, for what it takes; without those that later ones replace."""
+    every = sorted(cases, key=lambda one: (_price(one), one[0].name, one[1].name if one[1] else ""))
+    own, prices = [of(case) for case in every], [_price(case) for case in every]
+    missing, left = set[str]().union(*own), set(range(len(every)))
+    chosen: list[int] = []
+    while missing:
+        best = max(sorted(left), key=lambda k: len(own[k] & missing) / prices[k])
+        chosen.append(best)
+        left.remove(best)
+        missing -= own[best]
+    for one in sorted(chosen, reverse=True):
+        others = [k for k in chosen if k != one]
+        if own[one] <= set[str]().union(*(own[k] for k in others)):
+            chosen = others
+    return [every[k] for k in sorted(chosen)]
+
+
+def _price(case: Case) -> int:
+    """Long programs take long, and compilers take some times as long for kernels whose warps have roles."""
+    return _length(case[0]) * (4 if has_roles(case) else 1)
 
 
 @cache
