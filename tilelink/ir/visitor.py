@@ -86,10 +86,15 @@ def operands(value: Value) -> list[Value]:
     return found
 
 
+_WITHOUT_VALUES = {"str", "int", "float", "float | int | bool", "tuple[bool, ...]", "Scalar", "Region", "str | None",
+                   "Location | None"}  # fmt: skip
+"""Types, as they are written, of fields that are no operands: those of all values of a program are asked for often."""
+
+
 @cache
 def _field_names(kind: type[Value]) -> tuple[str, ...]:
-    """Return the fields of a kind of value. `dataclasses.fields` makes them anew for every value."""
-    return tuple(field.name for field in fields(kind))
+    """Return the fields of a kind of value that may have values. `dataclasses.fields` makes them anew each time."""
+    return tuple(field.name for field in fields(kind) if field.type not in _WITHOUT_VALUES)
 
 
 def local_names(value: Value) -> set[str]:

@@ -616,7 +616,15 @@ class Bound:
         """
         if self.target.kind == "cpu" or not self.stages[stage].multiplies:
             return 1
-        return MIN_DOT_OF_BYTES if _multiplies_bytes(self.typing.stage(stage)) else MIN_DOT
+        if stage not in self._smallest_blocks:
+            bytes_too = _multiplies_bytes(self.typing.stage(stage))
+            self._smallest_blocks[stage] = MIN_DOT_OF_BYTES if bytes_too else MIN_DOT
+        return self._smallest_blocks[stage]
+
+    @cached_property
+    def _smallest_blocks(self) -> dict[str, int]:
+        """Cache of `smallest_block`: the emitter asks for each axis of each value."""
+        return {}
 
     def roles_in(self, kernel: Kernel) -> dict[str, Roles]:
         """Return the roles of warps of each stage of a kernel that has any."""

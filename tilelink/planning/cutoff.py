@@ -741,8 +741,9 @@ def in_any_order(bound: Bound, stage: BoundStage) -> bool:
     """True if nothing depends on the order of a stage's tiles: they are a kernel on SMs that waits for nothing."""
     kernel = bound.kernel_of[stage.name]
     alone = len(kernel.stage_names) == 1 and not kernel.on_copy_engine and stage.tasks is None
-    words = any(tensor.packed and looks_up(stage.stage, tensor.name) for tensor in bound.tensors.values())
-    return alone and stage.total > 0 and not words and not any(map(awaited, statements(stage.stage.body)))
+    if not alone or stage.total == 0 or any(map(awaited, statements(stage.stage.body))):
+        return False
+    return not any(tensor.packed and looks_up(stage.stage, tensor.name) for tensor in bound.tensors.values())
 
 
 def _on_ranks(stage: BoundStage) -> bool:
