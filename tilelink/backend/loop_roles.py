@@ -38,7 +38,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Index, Scalar, const, mul, walk
+from tilelink.ir.scalar import Scalar, const, indices_in, mul
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import local_names, reads, value_of
@@ -367,7 +367,7 @@ class LoopConsumer(Consumer):
             self.comment(statement)
             self._assign(statement.name, statement.value)
         conditions = [when for mask in stage.masks for when in (mask.first, mask.further) if isinstance(when, Scalar)]
-        named = {e.name for when in conditions for e in walk(when) if isinstance(e, Index)}
+        named = indices_in(*conditions)
         for name, one in extremes_of(bound, stage).items() if named else ():
             if name in named:
                 writer.let(name, f"roles.{'largest' if one.most else 'smallest'}({one.vector})")

@@ -34,7 +34,7 @@ from tilelink.ir.program import (
     Transfer,
     Wait,
 )
-from tilelink.ir.scalar import Index, walk
+from tilelink.ir.scalar import indices_in
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import computes_with_places
@@ -107,7 +107,7 @@ def uses_indices(bound: Bound, stage: BoundStage) -> bool:
         return True
     found = [value for s in body if not isinstance(s, LoadTiles) and (value := value_of(s)) is not None]
     numbers = [one.scalar for value in found for one in values(value) if isinstance(one, FromScalar)]
-    placed = any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
+    placed = bool(indices_in(*numbers))
     return placed or stage.is_direct or bool(read_by_consumers(bound, stage) or stage.parts)
 
 

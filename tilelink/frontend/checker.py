@@ -62,7 +62,20 @@ from tilelink.ir.program import (
     require_program,
 )
 from tilelink.ir.reach import away, reach_error
-from tilelink.ir.scalar import Binary, Compare, Index, Int, Logic, Lookup, Rank, Scalar, at_launch, is_gather, walk
+from tilelink.ir.scalar import (
+    Binary,
+    Compare,
+    Index,
+    Int,
+    Logic,
+    Lookup,
+    Rank,
+    Scalar,
+    at_launch,
+    indices_in,
+    is_gather,
+    walk,
+)
 from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import (
@@ -248,7 +261,7 @@ def _check_range(program: Program, decl: IndexDecl, mistakes: Mistakes) -> None:
         )
         hint += "an if leaves tiles out by ranks and other indices"
         mistakes.add(ShapeError(message, location=decl.location, hint=hint))
-    if any(decl.name in _names(end) for end in ends):
+    if decl.name in indices_in(*ends):
         hint = "its ends are made of other indices"
         mistakes.add(ShapeError(f"the range of {decl.name} depends on {decl.name}", location=decl.location, hint=hint))
     if decl.over_ranks and ends:
@@ -387,10 +400,10 @@ def _check_repeats(program: Program, stage: Stage, mistakes: Mistakes) -> None:
     for region, around in _writes(stage.body, stage.indices, frozenset()):
         if program.tensor(region.tensor).space != "out":
             continue
-        used = {n for c in (*region.coords, region.rank) if isinstance(c, Scalar) for n in _names(c)}
+        used = indices_in(*region.coords, region.rank)
         for decl in around:  # the part that an index runs over is another one for other values of these
             if decl.name in used and decl.start is not None:
-                used |= _names(decl.start)
+                used |= indices_in(decl.start)
         for decl in around:
             if decl.name in used or decl.extent == Int(value=1):
                 continue
@@ -411,12 +424,8 @@ def _writes(
             yield region, tuple(d for d in around if d.name not in conditions)
         match statement:
             case If(condition=condition, then=then, orelse=orelse):
-                yield from _writes((*then, *orelse), around, conditions | _names(condition))
+                yield from _writes((*then, *orelse), around, conditions | indices_in(condition))
             case For(indices=indices, body=inner):
                 yield from _writes(inner, (*around, *indices), conditions)
             case _:
                 pass
-
-
-def _names(expr: Scalar) -> frozenset[str]:
-    return frozenset(e.name for e in walk(expr) if isinstance(e, Index))

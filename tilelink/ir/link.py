@@ -35,7 +35,7 @@ from tilelink.ir.program import (
     Wait,
     require_program,
 )
-from tilelink.ir.scalar import RANK, Index, Lookup, Scalar, Whole, at_launch, walk
+from tilelink.ir.scalar import RANK, Lookup, Scalar, Whole, at_launch, indices_in, walk
 from tilelink.ir.visitor import (
     all_indices,
     on_ranks,
@@ -284,10 +284,7 @@ def _taken_out(
 
 def _of_all_iterations(region: Region, loops: Collection[str]) -> Region:
     """Return a region with whole dimensions where coordinates depend on loops."""
-    coords = (
-        Whole() if isinstance(c, Scalar) and any(isinstance(e, Index) and e.name in loops for e in walk(c)) else c
-        for c in region.coords
-    )
+    coords = (Whole() if indices_in(c) & {*loops} else c for c in region.coords)
     return replace(region, coords=tuple(coords))
 
 

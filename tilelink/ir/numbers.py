@@ -14,7 +14,6 @@ from tilelink.ir.program import (
     For,
     FromScalar,
     If,
-    IndexDecl,
     Local,
     Notify,
     Program,
@@ -27,8 +26,8 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Index, Lookup, Ranks, Scalar, Whole, walk
-from tilelink.ir.visitor import read_unassigned, statements, value_of, values
+from tilelink.ir.scalar import Index, Lookup, Ranks, Whole, indices_in
+from tilelink.ir.visitor import all_indices, read_unassigned, statements, value_of, values
 
 
 class Axis(Protocol):
@@ -40,18 +39,16 @@ class Axis(Protocol):
 
 def used_as_numbers(program: Program, stage: Stage, scalars: frozenset[str]) -> set[str]:
     """Return the indices used in conditions, ranks, values, or coordinates that are not tiles."""
-    numbers: set[str] = {name for decl in stage.indices for name in _names_in_part(decl)}
+    numbers = indices_in(*(end for decl in all_indices(stage) for end in (decl.start, decl.stop)))
     for statement in statements(stage.body):
-        if isinstance(statement, For):
-            numbers |= {name for decl in statement.indices for name in _names_in_part(decl)}
         if isinstance(statement, If):
-            numbers |= _names(statement.condition)
+            numbers |= indices_in(statement.condition)
         for region in _regions(statement):
             numbers |= _numbers_in_region(program, region, scalars)
         value = value_of(statement)
         for operand in values(value) if value is not None else ():
             if isinstance(operand, FromScalar):
-                numbers |= _names(operand.scalar)
+                numbers |= indices_in(operand.scalar)
     return numbers
 
 
@@ -68,16 +65,15 @@ def _regions(statement: Statement) -> list[Region]:
 
 
 def _numbers_in_region(program: Program, region: Region, scalars: frozenset[str]) -> set[str]:
-    numbers = _names(region.rank) if region.rank is not None else set[str]()
+    numbers = indices_in(region.rank)
     for coord, dim in zip(region.coords, program.tensor(region.tensor).shape, strict=False):
         if isinstance(coord, Whole):
             continue
         if not isinstance(dim, Ranks) and (entries := listed(coord, scalars)) is not None and isinstance(coord, Lookup):
-            others = [c for d, c in enumerate(coord.coords) if d != entries.dim and isinstance(c, Scalar)]
-            numbers |= {name for expr in (entries.offset, *others) for name in _names(expr)}
+            numbers |= indices_in(entries.offset, *(c for d, c in enumerate(coord.coords) if d != entries.dim))
             continue
         tile = None if isinstance(dim, Ranks) else tile_index(coord, scalars)
-        numbers |= _names(coord) if tile is None else _names(tile[0])
+        numbers |= indices_in(coord if tile is None else tile[0])
     return numbers
 
 
@@ -90,15 +86,6 @@ def place_of_number(program: Program, stage: Stage, name: str) -> Region | None:
             ):
                 return region
     return None
-
-
-def _names_in_part(decl: IndexDecl) -> set[str]:
-    """The indices that decide which part of its dimension another index runs over."""
-    return {name for end in (decl.start, decl.stop) if end is not None for name in _names(end)}
-
-
-def _names(expr: Scalar) -> set[str]:
-    return {e.name for e in walk(expr) if isinstance(e, Index)}
 
 
 def batch_indices(stage: Stage, axes_of: Callable[[Value], Sequence[Axis]]) -> frozenset[str]:

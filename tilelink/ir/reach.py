@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from tilelink.errors import RemoteAccessError
 from tilelink.ir.program import Program, Region
-from tilelink.ir.scalar import RANK, Env, Index, Lookup, Scalar, evaluate, walk
+from tilelink.ir.scalar import RANK, Env, Index, Lookup, Scalar, evaluate, indices_in, walk
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 MOST_VALUES = 4096
@@ -27,7 +27,7 @@ def elsewhere(rank: Scalar, ranks: int, counts: Mapping[str, int] = NOTHING) -> 
 
     counts: numbers of values of indices that the expression may have.
     """
-    names = sorted({e.name for e in walk(rank) if isinstance(e, Index)})
+    names = sorted(indices_in(rank))
     if any(isinstance(e, Lookup) for e in walk(rank)) or not counts.keys() >= set(names):
         return False
     if prod(counts[name] for name in names) > MOST_VALUES:

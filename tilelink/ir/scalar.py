@@ -199,6 +199,11 @@ def walk(expr: Scalar) -> list[Scalar]:
     return nodes
 
 
+def indices_in(*exprs: Scalar | Whole | None) -> set[str]:
+    """Return the names of the indices in expressions. `:` has none, and neither has what is not there."""
+    return {e.name for expr in exprs if isinstance(expr, Scalar) for e in walk(expr) if isinstance(e, Index)}
+
+
 def rewrite(expr: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
     """Replace, top down, each node for which `change` returns something.
 

@@ -29,7 +29,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Index, Lookup, Scalar, rewrite, walk
+from tilelink.ir.scalar import Index, Lookup, Scalar, indices_in, rewrite, walk
 
 
 def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
@@ -405,7 +405,7 @@ def two_ranges(stage: Stage) -> Iterator[tuple[IndexDecl, IndexDecl]]:
 
 def counters(stage: Stage) -> frozenset[str]:
     """Return the loop indices that a stage never uses: they only count iterations, so their tiles have one element."""
-    named = {e.name for expr in stage_scalars(stage) for e in walk(expr) if isinstance(e, Index)}
+    named = indices_in(*stage_scalars(stage))
     loops = (s for s in statements(stage.body) if isinstance(s, For))
     return frozenset(d.name for loop in loops for d in loop.indices) - named
 
@@ -445,8 +445,7 @@ def leading_waits(stage: Stage) -> int:
             continue
         if not isinstance(statement, Wait):
             break
-        coords = [c for c in statement.region.coords if isinstance(c, Scalar)]
-        if any(isinstance(e, Index) and e.name in counted for c in coords for e in walk(c)):
+        if indices_in(*statement.region.coords) & counted:
             break
         number += 1
     return number

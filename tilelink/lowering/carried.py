@@ -42,7 +42,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Compare, Index, Logic, Scalar, Whole, walk
+from tilelink.ir.scalar import Compare, Index, Logic, Scalar, Whole, indices_in, walk
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.reason import reason_at
 from tilelink.lowering.rings import LoopOrder
@@ -405,8 +405,7 @@ def _wrong(found: Carried, body: tuple[Assign, ...]) -> str | None:
 
 
 def _uses(region: Region, indices: set[str]) -> bool:
-    coords = (c for c in region.coords if isinstance(c, Scalar))
-    return any(isinstance(e, Index) and e.name in indices for c in coords for e in walk(c))
+    return bool(indices_in(*region.coords) & indices)
 
 
 def _computed(value: Value) -> str | None:

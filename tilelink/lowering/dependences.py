@@ -21,7 +21,7 @@ from tilelink.ir.mapping import tile_index
 from tilelink.ir.printer import print_region
 from tilelink.ir.program import For, Region, Statement, Store, Transfer
 from tilelink.ir.reach import elsewhere
-from tilelink.ir.scalar import Index, Int, Scalar, Whole, is_gather, walk
+from tilelink.ir.scalar import Int, Scalar, Whole, indices_in, is_gather
 from tilelink.ir.visitor import reads, statements, value_of
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.recurrences import holds_all
@@ -67,7 +67,7 @@ class _Iterations:
 
     def _moves(self, offset: Scalar) -> bool:
         """True if an offset has several values for one tile of the index."""
-        return any(isinstance(e, Index) and e.name in self.within for e in walk(offset))
+        return bool(indices_in(offset) & self.within)
 
     def _follows(self, region: Region) -> bool:
         """True if a region differs for every tile of the index."""

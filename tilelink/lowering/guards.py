@@ -44,6 +44,7 @@ from tilelink.ir.scalar import (
     binary,
     const,
     evaluate,
+    indices_in,
     mul,
     rewrite,
     walk,
@@ -302,8 +303,7 @@ class Template:
     @property
     def names(self) -> set[str]:
         """The indices that what a launch decides depends on."""
-        parts = [_place(self.span), self.span.limit, self.span.gather, *_ends(self.counted)]
-        used = {e.name for part in parts if part is not None for e in walk(part) if isinstance(e, Index)}
+        used = indices_in(_place(self.span), self.span.limit, self.span.gather, *_ends(self.counted))
         return used | ({self.index} if self.index is not None else set())
 
     def parts(self, rank: int, indices: Mapping[str, int]) -> Iterator[GuardPart]:
@@ -369,8 +369,7 @@ class Iteration:
     @property
     def names(self) -> set[str]:
         """The indices that it depends on."""
-        ends = [part for part in _ends(self.counted) if part is not None]
-        return {self.index, *(e.name for end in ends for e in walk(end) if isinstance(e, Index))}
+        return {self.index, *indices_in(*_ends(self.counted))}
 
     def parts(self, rank: int, indices: Mapping[str, int]) -> Iterator[Chosen]:
         """Yield the conditions for one rank and one set of indices."""
@@ -402,7 +401,7 @@ class Branch:
     @property
     def names(self) -> set[str]:
         """The indices that it depends on."""
-        return {e.name for e in walk(self.condition) if isinstance(e, Index)}
+        return indices_in(self.condition)
 
     def parts(self, rank: int, indices: Mapping[str, int]) -> Iterator[Chosen]:
         """Yield the condition for one rank and one set of indices."""

@@ -36,7 +36,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.reach import elsewhere, on_all_ranks
-from tilelink.ir.scalar import RANK, Block, Env, Index, Lookup, Scalar, Whole, evaluate, walk
+from tilelink.ir.scalar import RANK, Block, Env, Index, Lookup, Scalar, Whole, evaluate, indices_in, walk
 from tilelink.ir.visitor import (
     leading_waits,
     mixes,
@@ -362,7 +362,7 @@ def _moves_with(coordinate: Scalar | Whole | None, counts: Mapping[str, int], ra
         return None
     if isinstance(coordinate, Index):
         return coordinate.name
-    names = {e.name for e in walk(coordinate) if isinstance(e, Index)}
+    names = indices_in(coordinate)
     if len(names) != 1 or not names <= counts.keys() or any(isinstance(e, Lookup) for e in walk(coordinate)):
         return None
     (name,) = names

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tilelink.ir.intervals import Bounds
-from tilelink.ir.scalar import Index, Scalar, add, binary, const, walk
+from tilelink.ir.scalar import Index, Scalar, add, binary, const, indices_in
 from tilelink.ir.simplify import simplify
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.carried import Carried, conditions
@@ -60,8 +60,7 @@ def range_of(stage: BoundStage, bounds: Bounds) -> Range | str | None:
         op, left, right = one.op, one.left, one.right
         if right == Index(name=index):
             op, left, right = FLIPPED[op], right, left
-        inside = {e.name for e in walk(right) if isinstance(e, Index)}
-        if left != Index(name=index) or inside & {decl.name for decl in tile.loop.indices}:
+        if left != Index(name=index) or indices_in(right) & {decl.name for decl in tile.loop.indices}:
             return f"a condition of its loop does not compare {index} alone, the first index, with numbers of the tile"
         if op in (">", ">="):
             starts.append(add(right, const(1)) if op == ">" else right)

@@ -26,7 +26,7 @@ from math import gcd, prod
 from tilelink.errors import Mistakes
 from tilelink.ir.mapping import Span, TileMap
 from tilelink.ir.program import For, If, IndexDecl, Notify, Region, Stage, Statement, Wait
-from tilelink.ir.scalar import Binary, Index, Scalar, add, binary, const, walk
+from tilelink.ir.scalar import Binary, Index, Scalar, add, binary, const, indices_in, walk
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import copied, map_loops, map_regions, statements
 from tilelink.lowering.bound import Bound, BoundStage
@@ -76,8 +76,7 @@ def _places(stage: Stage) -> list[str]:
         if both is None and not isinstance(statement, Notify | Wait | If | For):
             return []
         for dim, coord in enumerate(both[0].coords if both is not None else ()):
-            names = (e.name for e in walk(coord) if isinstance(e, Index)) if isinstance(coord, Scalar) else ()
-            inner.update((name, max(dim, inner.get(name, 0))) for name in names)
+            inner.update((name, max(dim, inner.get(name, 0))) for name in indices_in(coord))
     counted = {decl.name for decl in all_indices(stage) if decl.counted}
     return sorted(inner.keys() - counted, key=lambda name: (inner[name], name), reverse=True)
 

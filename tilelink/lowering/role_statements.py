@@ -37,7 +37,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.reach import elsewhere
-from tilelink.ir.scalar import Index, Lookup, Scalar, Whole, at_launch, children, walk
+from tilelink.ir.scalar import Lookup, Scalar, Whole, at_launch, children, indices_in, walk
 from tilelink.ir.visitor import map_value, reads, scalars_of, stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, once_a_stage
 from tilelink.lowering.carried import Carried, stored_at
@@ -176,7 +176,7 @@ def decided_reason(stage: Stage) -> str | None:
 
 def _decided(expr: Scalar, decided: Collection[str]) -> bool:
     """True if a launch decides the value of an expression. decided: indices of which it does."""
-    return at_launch(expr) or _names(expr, decided)
+    return at_launch(expr) or not indices_in(expr).isdisjoint(decided)
 
 
 def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
@@ -185,7 +185,7 @@ def launch_reason(bound: Bound, stage: BoundStage) -> str | None:
     for table in sorted(written_tables(bound, stage)):
         if stage.has_loop:
             return f"its loop carries a state, and its roles would read {table} at different times, while it is written"
-        if any(one.table == table and _names(one, own) for one in _lookups(stage)):
+        if any(one.table == table and not indices_in(one).isdisjoint(own) for one in _lookups(stage)):
             return f"its loop looks up entries of {table}, which is written while programs run"
         if (wait := next((s for s in late if s.region.tensor == table), None)) is not None:
             return reason_at(wait, f"it waits for {table} after its product, and its loader reads {table} before")
@@ -216,7 +216,7 @@ def entries_of(stage: BoundStage) -> list[Lookup]:
 
 def _outermost(expr: Scalar, loops: Collection[str]) -> Iterator[Lookup]:
     """Yield the entries of an expression that depend on no index of a loop, without those that are in others."""
-    if isinstance(expr, Lookup) and expr.launch and not _names(expr, loops):
+    if isinstance(expr, Lookup) and expr.launch and indices_in(expr).isdisjoint(loops):
         yield expr
         return
     for child in children(expr):
@@ -225,10 +225,6 @@ def _outermost(expr: Scalar, loops: Collection[str]) -> Iterator[Lookup]:
 
 def _loop_indices(stage: BoundStage) -> set[str]:
     return {decl.name for s in statements(stage.stage.body) if isinstance(s, For) for decl in s.indices}
-
-
-def _names(expr: Scalar, indices: Collection[str]) -> bool:
-    return any(isinstance(e, Index) and e.name in indices for e in walk(expr))
 
 
 def hands_on(bound: Bound, stage: BoundStage) -> bool:

@@ -74,6 +74,7 @@ from tilelink.ir.scalar import (
     binary,
     const,
     evaluate,
+    indices_in,
     is_gather,
     walk,
 )
@@ -285,7 +286,7 @@ class _Adding:
         if not regions:
             return stage
         steps = [region.coords[self.dim] for region in regions]
-        numbers = {e.name for step in steps if isinstance(step, Scalar) for e in walk(step) if isinstance(e, Index)}
+        numbers = indices_in(*steps)
         self._check_axes(stage, numbers - self.typing.scalar_indices(stage.name))
 
         def marked(decl: IndexDecl) -> IndexDecl:
@@ -368,8 +369,7 @@ class _Adding:
     def _indices(self, region: Region) -> frozenset[str]:
         """Return the indices that the credits of a region name."""
         keys = [_key(region, credits.dims) for credits in self.credits]
-        scalars = [one for rank, coords in keys for one in (rank, *coords) if isinstance(one, Scalar)]
-        return frozenset(e.name for one in scalars for e in walk(one) if isinstance(e, Index))
+        return frozenset(indices_in(*(one for rank, coords in keys for one in (rank, *coords))))
 
     def _wait(self, region: Region, waited: set[tuple[int, Key]]) -> list[Statement]:
         """Return the wait for the credits of the step that a region's slot held before."""

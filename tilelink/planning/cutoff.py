@@ -71,6 +71,7 @@ from tilelink.ir.scalar import (
     children,
     const,
     evaluate,
+    indices_in,
     substitute,
     walk,
 )
@@ -279,11 +280,8 @@ class Cutoff:
                 if (blocks != first).any():
                     return None
                 found = np.repeat(first, times, axis=dim + 2).reshape(*before, count, *after)
-                coord = region.coords[dim]
-                named = (
-                    {e.name for e in walk(coord) if isinstance(e, Index)} & free if isinstance(coord, Scalar) else ()
-                )
-                free -= {*named}
+                named = indices_in(region.coords[dim]) & free
+                free -= named
                 for name in named if one.parts != (1, 1) else ():
                     many = max(1, grid.sizes[dim] // own.tiles[name])
                     found = _as_many(found, max(1, few.sizes[dim] // small.tiles[name]), many)
@@ -346,7 +344,7 @@ def _scoped(
 def _notified_if(body: tuple[Statement, ...], indices: set[str]) -> Iterator[Statement]:
     """Yield the statements that notify where a condition on some indices holds."""
     for one in statements(body):
-        if isinstance(one, If) and indices & {e.name for e in walk(one.condition) if isinstance(e, Index)}:
+        if isinstance(one, If) and indices & indices_in(one.condition):
             yield from (inner for inner in statements((*one.then, *one.orelse)) if _notified(inner) is not None)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tilelink.ir.mapping import Span, TileMap
 from tilelink.ir.program import Notify, Region, Statement, Wait
-from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
+from tilelink.ir.scalar import Env, evaluate, indices_in
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
@@ -275,8 +275,7 @@ class Sampler(Enumerator):
     def _lists(self, stage: BoundStage, span: Span, rows: Rows) -> _Lists:
         assert span.gather is not None and span.index is not None
         part = stage.parts.get(span.index)
-        exprs: list[Scalar] = [span.gather, *(e for e in (part and part.start, part and part.stop) if e is not None)]
-        used = {e.name for expr in exprs for e in walk(expr) if isinstance(e, Index)} | {span.index}
+        used = indices_in(span.gather, part and part.start, part and part.stop) | {span.index}
         names = sorted(used & rows.indices.keys())
         columns = np.stack([rows.rank, *(rows.indices[name] for name in names)], axis=1)
         distinct, which = np.unique(columns, axis=0, return_inverse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -26,7 +26,7 @@ from tilelink.ir.program import (
     UserCall,
     Value,
 )
-from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
+from tilelink.ir.scalar import Env, evaluate, indices_in
 from tilelink.ir.typing import ELEMENT, Axis, StageTyping, product_dtype
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.bound import BoundStage, KernelKind
@@ -214,7 +214,7 @@ class WorkOf:
             env = Env(rank=one.rows.rank, ranks=self._plan.bound.ranks, params={}, indices=indices, tables=self._tables)
             for n, mask in enumerate(stage.masks):
                 at_first, later = (
-                    when if isinstance(when, bool) else _names_any(when, unknown) or evaluate(when, env)
+                    when if isinstance(when, bool) else bool(indices_in(when) & unknown) or evaluate(when, env)
                     for when in (mask.first, mask.further)
                 )
                 shares[:, n] += np.where(begins, at_first, later) / consumers
@@ -353,11 +353,6 @@ class WorkOf:
         own = (one.task >= begin) & (one.task < end)
         runs = float(np.broadcast_to(weights_of(plan, one.task[own], one.position[own]), own.sum()).sum())
         return moved / runs * self.slices(one)
-
-
-def _names_any(expr: Scalar, indices: Collection[str]) -> bool:
-    """True if an expression names one of some indices."""
-    return any(isinstance(e, Index) and e.name in indices for e in walk(expr))
 
 
 def _of_iteration(one: Executions) -> tuple[tuple[Value, float], ...] | None:

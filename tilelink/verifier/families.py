@@ -64,6 +64,7 @@ from tilelink.ir.scalar import (
     at_launch,
     binary,
     const,
+    indices_in,
     mul,
     rewrite,
     walk,
@@ -585,7 +586,7 @@ class _Question:
         wanted: list[Formula | None] = [rank if region.rank != read.region.rank or inner else All(())]
         for dim, (span, size) in enumerate(zip(tile_map.channel_range(grid), grid.sizes, strict=True)):
             coord, wanted_there = region.coords[dim], read.region.coords[dim]
-            if coord == wanted_there and (isinstance(coord, Whole) or not inner & _indices(coord)):
+            if coord == wanted_there and (isinstance(coord, Whole) or not inner & indices_in(coord)):
                 continue  # what is named along this dimension is what was waited for
             if any(isinstance(one, Scalar) and at_launch(one) for one in (coord, wanted_there)):
                 return  # of other entries nothing is known, whether or not they are of one channel
@@ -737,10 +738,6 @@ def _along(dim: int) -> str:
 def _on() -> str:
     """The symbol of the rank that holds x."""
     return "x rank"
-
-
-def _indices(expr: Scalar) -> set[str]:
-    return {part.name for part in walk(expr) if isinstance(part, Index)}
 
 
 def _complete(wanted: Sequence[Formula | None]) -> Iterator[list[Formula]]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from tilelink.errors import ProgressError, VerificationError
 from tilelink.ir.program import Notify
-from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
+from tilelink.ir.scalar import Env, evaluate, indices_in
 from tilelink.lowering.bound import Kernel
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import WAIT
@@ -328,8 +328,7 @@ def _refilled(plan: Plan, rows: list[int]) -> tuple[int, int] | None:
         except (KeyError, TypeError):  # it depends on a loop or on a table
             continue
         first, others = seen.setdefault((statement, rank, *begin), (row, indices))
-        named = {e.name for c in node.region.coords if isinstance(c, Scalar) for e in walk(c) if isinstance(e, Index)}
-        if any(others[name] != indices[name] for name in named & indices.keys()):
+        if any(others[name] != indices[name] for name in indices_in(*node.region.coords) & indices.keys()):
             return first, row
     return None
 

@@ -6,7 +6,7 @@ from operator import or_
 
 from tilelink.errors import ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.program import Program, Stage, Tensor, Whole
-from tilelink.ir.scalar import Index, Ranks, Scalar, at_launch, is_gather, walk
+from tilelink.ir.scalar import Ranks, Scalar, at_launch, indices_in, is_gather
 from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import stage_regions
 from tilelink.lowering.clauses.channel import dims_called, names_of
@@ -85,7 +85,7 @@ def _step_indices(coord: Scalar | Whole, stage: Stage) -> set[str]:
     """Return the indices that a coordinate names, if an index of the domain is among them and no launch decides it."""
     if not isinstance(coord, Scalar) or is_gather(coord) or at_launch(coord):
         return set()
-    named = {e.name for e in walk(coord) if isinstance(e, Index)}
+    named = indices_in(coord)
     return named if named & {decl.name for decl in stage.indices if not decl.over_ranks} else set()
 
 
