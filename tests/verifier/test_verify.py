@@ -206,6 +206,13 @@ def test_each_rule_refuses_with_place_and_hint(case: str) -> None:
         verify(planned(text))
 
 
+def test_a_missing_notify_names_what_is_written() -> None:
+    """A tensor of which one signal is written by hand has no others."""
+    found = refusals(planned(HEAD + SEND + ADD))[0]
+    assert found.related is not None and found.related.line == 6
+    assert found.hint is not None and "rank 2, send tile (i=0) writes it: notify it there" in found.hint
+
+
 def test_an_order_whose_first_tiles_wait_for_the_last_is_refused() -> None:
     (module,) = (m for m in library() if any(p.name == "gemm_rs_ring" for p in m.programs))
     program = module.program("gemm_rs_ring")
