@@ -127,6 +127,14 @@ def test_a_long_run_says_what_it_does_and_how_long_that_takes(file: str, monkeyp
     assert "still planning and simulating (" in tilelink("simulate", file, "--ranks", "2", "--set", "M=4096").stderr
 
 
+def test_a_long_search_says_how_to_do_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "PATIENCE_S", 0.0)
+    path = tmp_path / "scaled.tl"
+    path.write_text(SCALED)
+    said = tilelink("simulate", str(path), "--ranks", "1", "--set", "M=4000").stderr
+    assert "still searching a schedule (" in said and "--schedule default takes the built-in one" in said
+
+
 def test_estimates_grow_with_what_is_contracted() -> None:
     program = compiler.load("ag_gemm").program()
     short, long = (

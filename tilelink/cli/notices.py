@@ -34,8 +34,10 @@ STEP_S = 4e-3
 """Approximate seconds of a core for one step of an interpreted tile: a load, a product of blocks, a store, a signal."""
 PLANNED_S = 4e-5
 """Approximate seconds for planning, proving and simulating one tile."""
-SEARCHED_S = 10.0
-"""Approximate seconds for finding a schedule."""
+SEARCHED_S = 20.0
+"""Approximate seconds for finding a schedule; with five stages and large sizes up to three times as many."""
+SMALLER = "--set gives smaller sizes, --schedule other tiles"
+UNSEARCHED = f"--set gives smaller sizes, --schedule {DEFAULT} takes the built-in one"
 
 
 def say(text: str) -> None:
@@ -130,10 +132,10 @@ def suggested(
 
 
 @contextmanager
-def patience(what: str, seconds: float, quiet: bool = False) -> Generator[None]:
-    """Print the activity and its estimated time if the block runs longer than PATIENCE_S."""
+def patience(what: str, seconds: float, quiet: bool = False, hint: str = SMALLER) -> Generator[None]:
+    """Print the activity, its estimated time and a hint if the block runs longer than PATIENCE_S."""
     about = f"about {round(seconds):,} s on an idle machine" if seconds >= 2 * PATIENCE_S else "soon done"
-    text = f"still {what} ({about}); --set gives smaller sizes, --schedule other tiles"
+    text = f"still {what} ({about}); {hint}"
     timer = Timer(PATIENCE_S, say, [text])
     timer.daemon = True
     if not quiet:

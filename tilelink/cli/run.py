@@ -19,6 +19,7 @@ from tilelink import compiler, stragglers
 from tilelink.cli import gpus
 from tilelink.cli.notices import (
     SEARCHED_S,
+    UNSEARCHED,
     bound_of,
     ineffective_texts,
     interpreted_seconds,
@@ -146,7 +147,7 @@ def run(
             machine, dims = gpus.machine_here(ranks), dims_of(chosen, sets)
             tables = random_tables(chosen, dims, ranks, seed or 0)
             sizes = {"dims": dims, "ranks": ranks, "dtype": dtype.value, "tables": tables}
-            with patience("searching a schedule", SEARCHED_S, as_json):
+            with patience("searching a schedule", SEARCHED_S, as_json, UNSEARCHED):
                 found = suggested(chosen, schedule, machine, sizes, quiet=as_json)
         todo = [found.schedule] if found else schedules_named(module, chosen, None if every else schedule or DEFAULT)
         if schedule is None and not every and not as_json:

@@ -14,6 +14,7 @@ from tilelink import compiler
 from tilelink.cli.notices import (
     PLANNED_S,
     SEARCHED_S,
+    UNSEARCHED,
     introduce,
     patience,
     say_built_in,
@@ -95,7 +96,7 @@ def simulate(
         where: dict[str, Any] = {**sizes, "target": described.processor}
         bound = compiler.bound(chosen, scheduled, **where)
         sizes["tables"] = random_tables(chosen, dims, ranks)
-        with patience("searching a schedule", SEARCHED_S, as_json):
+        with patience("searching a schedule", SEARCHED_S, as_json, UNSEARCHED):
             found = suggested(chosen, schedule, described, sizes, quiet=as_json)
         if found:
             scheduled = found.schedule

@@ -179,5 +179,6 @@ def schedule_of(program: Program, schedule: Schedule | str | None) -> Schedule |
             return replace(one, program=program.name)
     if schedule == DEFAULT:
         return None
-    none = f"the library has no schedule for a program {of!r}" if of else "give a Schedule, or a 'PROGRAM:NAME'"
+    own_none = "it has none of its own: give a Schedule, a 'PROGRAM:NAME' of the library, or no schedule"
+    none = f"the library has no schedule for a program {of!r}" if of else own_none
     raise no_schedule(name, {of or program.name: [one.name for one in known]}, hint="" if known else none)
