@@ -216,9 +216,18 @@ def _undefined(plan: Plan, name: str, write: int, read: int, left: GuardPart) ->
     hint += " or that is computed alike: the same expression of integers, comparisons, minima and maxima, of the same"
     hint += " elements; entries that all ranks are given alike are replicated: m : in [] <= M replicated"
     if isinstance(left, Ended):
-        hint += "; or a place whose bound is that end: slot : in [...] < count[owner]"
+        hint = _bounded(plan, read, left, hint)
     task, statement, related = int(a.task[read]), int(a.statement[read]), int(a.statement[write])
     return refuse(CoverageError, plan, message, task=task, statement=statement, related=related, hint=hint)
+
+
+def _bounded(plan: Plan, read: int, left: Ended, hint: str) -> str:
+    """Return a hint with what a read at a place may do: first if the read is at one, last if it could be."""
+    own = [said(plan, part.at) for part in guard_of(plan, read) if isinstance(part, Place) and part.dim == left.dim]
+    place, end = (text.partition("[")[0] for text in (own[0] if own else "", said(plan, left.stop)))
+    if place.isidentifier() and end.isidentifier():
+        return f"bound the place by that end, {place} : ... < {end}[...], where its row went; or {hint}"
+    return f"{hint}; or a place whose bound is that end: slot : in [...] < count[owner]"
 
 
 def _own_end(plan: Plan, read: int, left: GuardPart) -> str:
