@@ -355,7 +355,7 @@ class Number(int):
 @pytest.mark.parametrize("launch", [1, 2, 7, 2**31 - 1, 2**31, 2**31 + 1, 2**31 + 2, 2**32 + 5])
 @pytest.mark.parametrize("buffers", [2, 3])
 def test_buffers_follow_the_launch_also_where_counters_wrap(buffers: int, launch: int) -> None:
-    last = f"h buffers {buffers}\n    reuse_wait off"
+    last = f"h buffers {buffers}"  # with a wait for a launch, by its number
     text = ALONE.format(shared="", more="", place="on sm", keep="in send epilogue", last=last)
     module = compiler.parse(text)
     one = compiler.bound(module.programs[0], module.schedules[0], ranks=3, dims={"M": 256}, target="sm_90")

@@ -1,4 +1,4 @@
-"""Source of warps with roles: lines that fit a screen, and no name that nothing reads."""
+"""Generated source: no name that nothing reads, and of warps with roles lines that fit a screen."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ PROGRAMS = {
 }
 
 
+PLAIN = ("ag_gemm_ring-copy_sms", "attention_gradients-default", "moe_rows_experts-default", "expert_parallel-default")
 ROLES = [library.name(case) for case in library.cases() if library.has_roles(case)][::12]
 
 
@@ -53,6 +54,12 @@ def test_functions_name_what_they_read_in_lines_that_fit(name: str) -> None:
     source = text[text.index("@gluon.jit") :].partition("@triton.jit")[0]
     assert max(map(len, source.splitlines())) <= WIDTH
     assert unread(source) == set()
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_kernels_without_roles_name_what_they_read(name: str) -> None:
+    made = of_library(name)
+    assert unread(emit(made, make_plan(made).thresholds).text) == set()
 
 
 @pytest.mark.parametrize("name", [*PROGRAMS, *ROLES])

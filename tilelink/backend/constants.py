@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from tilelink.backend.source import used
 from tilelink.backend.words import integer
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.program import IndexDecl
@@ -276,9 +277,8 @@ class Constants:
 
     def head(self, text: str) -> tuple[tuple[tuple[str, int], ...], ...]:
         """Return the constants that a kernel of this text uses, with their values, by the line of its head."""
-        words = frozenset(re.findall(r"\w+", text))
-        used = sorted((name for name in self.values if name in words), key=self._place)
-        lines = [tuple((name, self.values[name]) for name in used if self.lines[name] == line) for line in LINES]
+        names = sorted(used(self.values, text), key=self._place)
+        lines = [tuple((name, self.values[name]) for name in names if self.lines[name] == line) for line in LINES]
         return tuple(line for line in lines if line)
 
     def _place(self, name: str) -> int:

@@ -11,7 +11,7 @@ WIDTH = 140
 """Most characters of a line, where it has a place to break."""
 HEADS = re.compile(r"(if|elif|else|for|while|with|try|except|finally|def|class)\b")
 """Words that begin a line to which all of its statements belong."""
-PURE = ("to", "minimum", "maximum", "program_id", "told")
+PURE = ("to", "minimum", "maximum", "program_id", "told", "load")
 """Functions and methods that only compute a value."""
 
 
