@@ -252,7 +252,8 @@ def test_a_schedule_is_found_by_its_name(shift: Program) -> None:
     alone = compiler.parse(f"{TEXT}\nprogram other = shift()\n").program("other")
     with pytest.raises(UnknownNameError) as caught:
         compiler.plan(alone, "fine", ranks=2, dims=DIMS)
-    assert caught.value.hint == "it has none of its own: give a Schedule, a 'PROGRAM:NAME' of the library, or no schedule"
+    told = "it has none of its own: give a Schedule, a 'PROGRAM:NAME' of the library, or no schedule"
+    assert caught.value.hint == told
 
 
 def test_a_schedule_of_the_library_is_found_by_its_program_and_name() -> None:

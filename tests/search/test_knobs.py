@@ -330,5 +330,5 @@ def test_choices_that_let_data_travel_while_stages_multiply_fit_each_other() -> 
         schedule = knob.changes[knob.labels.index(knob.overlaps or knob.labels[0])](schedule)
     gather, gemm = schedule.stage("gather"), schedule.stage("gemm")
     assert isinstance(gather[RESOURCE], CopyEngine) and dict(gather[TILE])["i"] >= DIMS["Ms"]
-    orders = [str(part[ORDER].nest[0]) for part in (gather, gemm) if part[ORDER]]
+    orders = [str(order.nest[0]) for part in (gather, gemm) if (order := part[ORDER])]
     assert orders == ["p = rank step -1", "s = rank step +1"]  # what comes first is multiplied first
