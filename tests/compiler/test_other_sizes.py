@@ -96,6 +96,8 @@ def test_dimensions_whose_blocks_are_alike_may_have_other_sizes() -> None:
         ({"M": 120}, "N", "it ends within a tile of 16: --set M=128 asks a multiple of that"),
         ({"M": 120, "rows": "0"}, "N", "its blocks are not alike"),  # whole tiles are not alike either
         ({"M": 32}, "N", "it has so few blocks that all of them were asked"),
+        ({"M": 8}, "N", "it is less than a tile of 16: --set M=128 asks a multiple of that"),
+        ({"M": 8, "rows": "0"}, "N", "its blocks are not alike"),
     ],
 )
 def test_others_are_not_named_and_it_is_said_why(changes: dict[str, Any], left: str, why: str) -> None:

@@ -98,9 +98,13 @@ def _sizes(
         if whole is not None and any(_with(whole, name)):
             return f"it ends within a tile of {tile}: --set {name}={WHOLE_TILES * tile} asks a multiple of that"
     with suppress(TileLinkError):
-        larger = cutoff(bound_with({name: LARGER * value}))
+        many = bound_with({name: LARGER * value})
+        larger, tile = cutoff(many), _tile(many, name)
         if larger is not None and any(_with(larger, name)):
             return "it has so few blocks that all of them were asked"
+        whole = cutoff(bound_with({name: WHOLE_TILES * tile})) if value < tile else None
+        if whole is not None and any(_with(whole, name)):
+            return f"it is less than a tile of {tile}: --set {name}={WHOLE_TILES * tile} asks a multiple of that"
     return "its blocks are not alike, or end within tiles: see `cutoffs` in docs/verification.md"
 
 
