@@ -94,6 +94,7 @@ from tilelink.planning.few_ranks import (
     writes_entries,
 )
 from tilelink.planning.plan import Plan, make_plan
+from tilelink.planning.queue_order import with_queue_order
 from tilelink.planning.rotation import Rotation, rotation
 from tilelink.planning.segment_tiles import Segments, segments_of
 
@@ -166,7 +167,9 @@ class Cutoff:
 
     def plan(self, tables: Mapping[str, NDArray[Any]] | None = None) -> Plan | None:
         """Return the plan of the small program, or of a rank that stands for all; None if it does not."""
-        return make_plan(self.small, tables, alone=True) if self.rotation is None else self.rotation.plan()
+        if self.rotation is not None:
+            return self.rotation.plan()
+        return with_queue_order(make_plan(self.small, tables, alone=True))
 
     @property
     def blocks(self) -> Bound:

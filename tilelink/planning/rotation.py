@@ -7,7 +7,8 @@ ranks`, with q the same on both. Turned by one rank, a program is itself if
   are ranks, and one counter for each of them or for all;
 * an index of tiles is the same for tile t of each rank, or a number that turns. All else that is made of ranks is the
   same on each of them: conditions are, that compare two numbers that turn, or what has nothing to do with ranks;
-* there are no entries, tables, words of data and flag, groups of ranks, credits of slots, copy engines or nodes.
+* there are no entries, tables, words of data and flag, groups of ranks, credits of slots, or nodes. No copy within a
+  rank comes after another one in the queue of a copy engine before that waits (copy_queues.py).
 
 **Theorem.** What takes tile t, with all that is around its statements, from each rank to the next, and an element and a
 counter to the one whose coordinates that turn are one more, takes events to events, and keeps what they access, wait
@@ -47,7 +48,9 @@ from tilelink.lowering.enumerate import Enumerator
 from tilelink.lowering.events import NOTIFY, WAIT, Accesses, Barriers, Signals, number_channels, number_tasks
 from tilelink.lowering.limits import check_tiles
 from tilelink.lowering.places import partial
+from tilelink.planning.copy_queues import own_copies, waits_are_free
 from tilelink.planning.plan import Plan, count_thresholds, workers_of
+from tilelink.planning.queue_order import with_order
 
 Key = tuple[str, str]
 """A tensor with counters, and their kind."""
@@ -91,7 +94,7 @@ class Rotation:
         a, s, barriers = one.accesses(), one.signals(), one.barriers()
         decided = a.guard.any() or s.guard.any() or (barriers.begin >= 0).any() or len(one.network().task)
         users = np.unique(-np.concatenate([a.peer, s.peer, [0]]) % bound.ranks)  # rank 0 comes first
-        if one.faults or decided or 2 * len(users) > bound.ranks:
+        if one.faults or decided or 2 * len(users) > bound.ranks or _overtakes(bound, one):
             return None
         check_tiles(few := _on_few(bound, len(users)))
         first, tasks = number_tasks(few)
@@ -101,7 +104,7 @@ class Rotation:
         signals = signals.pick(_whole(signals, channels))
         barriers = [replace(barriers, task=one.on(number, barriers.task, len(users))) for number in every]
         worker, sequence, workers = workers_of(few, first, tasks, alone=True)
-        return Plan(
+        plan = Plan(
             bound=few,
             statements=tuple(one.statements),
             first_task=first,
@@ -118,6 +121,9 @@ class Rotation:
             workers=workers,
             guards=one.guards,
         )
+        # There may be more that waits of queues depend on. Without it they are free: that is asked before it is said.
+        aside = not bound.capabilities.traced and waits_are_free(plan)
+        return replace(plan, bound=with_order(few, own_first=True, waits_aside=aside))
 
     def _accesses(self, a: Accesses, one: _OfRank, users: Ints, number: int) -> Accesses:
         """Return the accesses of a rank to the memory of rank 0. a: those of rank 0. number: that of the rank."""
@@ -172,6 +178,21 @@ def _on_few(bound: Bound, ranks: int) -> Bound:
     return replace(bound, ranks=ranks, tensors=tensors)
 
 
+def _overtakes(bound: Bound, one: _OfRank) -> bool:
+    """True if some copies of the queues of rank 0 may come before others."""
+    if not any(kernel.on_copy_engine for kernel in bound.kernels):
+        return False
+    own = replace(bound, ranks=1)
+    worker, sequence, workers = workers_of(own, one.first_task, one.tasks)
+    plan = Plan(
+        bound=own, statements=tuple(one.statements), first_task=one.first_task, tasks=one.tasks,
+        accesses=one.accesses(), signals=one.signals(), transfers=one.transfers(), barriers=one.barriers(),
+        channel_base=one.channel_base, channels=one.channels, thresholds={}, worker=worker, sequence=sequence,
+        workers=workers,
+    )  # fmt: skip
+    return len(own_copies(plan).overtaken) > 0
+
+
 def _whole(s: Signals, channels: int) -> NDArray[np.bool_]:
     """Mask of the signals on counters of rank 0, and on those of others that some notify and some wait for."""
     counter = s.peer * channels + s.channel
@@ -193,8 +214,7 @@ class _Search:
         self._indices: dict[str, Kind | None] = {}
         self.turning: set[tuple[str, int]] = set()
         self._other: set[tuple[str, int]] = set()
-        self.turns = bound.nodes == 1 and not any(kernel.on_copy_engine for kernel in bound.kernels)
-        self.turns = self.turns and all(map(_is_plain, bound.tensors.values()))
+        self.turns = bound.nodes == 1 and all(map(_is_plain, bound.tensors.values()))
         for stage in bound.stages.values() if self.turns else ():
             self._indices = {}
             self._indices = {name: self._kind(order) for name, order in stage.order.items()}

@@ -126,7 +126,6 @@ def small_proof(
         return None  # whatever it is, the whole program has it too, and what is said is said of that
     if plan is None:
         return None
-    plan = with_queue_order(plan)
     counts = part.counts(plan)
     alike = part.thresholds(counts) is not None and all(one.holds(plan) for one in part.repetitions)
     if not alike or not proved(part, plan):
@@ -185,7 +184,7 @@ def proved_before(
         part = cutoff(bound)
         plan = None if part is None else part.plan(tables)
         assert plan is not None
-        return with_queue_order(plan)
+        return plan
 
     order = {"own_first": own_first, "waits_aside": waits_aside}
     whole = with_order(bound, **order)
@@ -195,11 +194,11 @@ def proved_before(
 
 def proved(part: Cutoff, plan: Plan) -> bool:
     """True if all that is asked of a small program is so. plan: its own, with the order of its copy engines."""
-    aside = any(kernel.waits_aside for kernel in plan.bound.kernels)
+    aside, all_ranks = any(kernel.waits_aside for kernel in plan.bound.kernels), part.ranks or part.rotation
     if (
         _meets_at_places(plan)
         or (part.ranks is not None and not part.ranks.keeps_queues(plan))
-        or (aside and not waits_are_free(_by_kernels(plan, all_ranks=part.ranks is not None)))
+        or (aside and not waits_are_free(_by_kernels(plan, all_ranks=all_ranks is not None)))
         or not (in_rounds(part, plan) if part.ranks is not None else in_turn(part, plan) or in_rounds(part, plan))
     ):
         return False
