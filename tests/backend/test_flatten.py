@@ -12,6 +12,7 @@ import pytest
 
 from tests.backend.samples import numbered
 from tests.runtime.ptx import depths, guarded_loads, text, tokens
+from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.backend import store
 from tilelink.backend.context import signature
@@ -108,6 +109,7 @@ def compiled(name: str) -> tuple[Any, str]:
     return kernel(target, COMPILED[name]), COPIES["sm_90" if target == "sm_90" else "sm_80"]
 
 
+@thorough(unless=lambda name: name != "sm_89")  # as sm_80
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_flat_loop_is_one_pipelined_loop(name: str) -> None:
     found, copies = compiled(name)
@@ -120,6 +122,7 @@ def test_a_flat_loop_is_one_pipelined_loop(name: str) -> None:
     assert used["STACK"] == used["LOCAL"] == 0 < used["REG"], "registers were spilled"
 
 
+@thorough(unless=lambda name: name != "sm_89")  # as sm_80
 @pytest.mark.parametrize("name", COMPILED)
 def test_the_next_tile_is_waited_for_before_it_is_loaded(name: str) -> None:
     """Once ahead of the loop and once in it: in front of the copies, whose coordinates depend on it, and of the store

@@ -171,7 +171,9 @@ FORMS = {
 }
 
 
-COMBINED = {"a vector of columns", "computed results", "halved tiles", "two products"}
+COMBINED = {
+    "a vector of columns", "computed results", "halved tiles", "two products", "two consumers", "the larger one",
+}  # fmt: skip
 """Others have what these have, and more."""
 
 

@@ -59,7 +59,7 @@ def often(case: library.Case) -> int:
         or (case[0].name in OTHERWISE and not one_in(3, case[0].name))
     ):
         return 0
-    return 3 if one_in(3, case[0].name) else 2
+    return 3 if one_in(6, case[0].name) else 2
 
 
 @thorough(unless=lambda case, launches: launches == often(case))
