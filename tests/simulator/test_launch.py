@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.simulator.cases import IDEAL, SHIFT, Fixed, planned
+from tilelink import compiler
+from tilelink.planning.queue_order import with_queue_order
 from tilelink.simulator import simulate
 from tilelink.simulator.cost import Move, MoveTime, Roofline
 from tilelink.simulator.engine import simulate_script
-from tilelink.simulator.machine import Machine
-from tilelink.simulator.script import MOVE, SIGNAL, Script, make_script
+from tilelink.simulator.machine import Machine, load_machine
+from tilelink.simulator.script import AWAIT, MOVE, SIGNAL, Script, make_script
 
 SIZE = 64 * 256 * 4
 """Bytes of x."""
@@ -235,6 +238,19 @@ def test_a_look_at_a_full_counter_takes_time_and_the_end_of_a_wait_does_not() ->
     first_waited_for, looks = 1, 1
     assert len(plan.bound.stages["take"].order) == 2 and first_waited_for + looks == 2
     assert with_looks - without == pytest.approx(looks * 0.125)
+
+
+def test_loaders_wait_for_a_channel_once_in_a_tile() -> None:
+    """Each tile attends to all keys of 2 ranks, which are in 8 or in 2 channels of each of 2 tensors."""
+    module = compiler.load("ag_attention")
+    dims = {"H": 1, "G": 1, "M": 512, "D": 64, "scale": 0.125}
+    for rows, awaited in (128, 16), (512, 4):
+        text = f"schedule own for ag_attention like gpu_roles:\n    ks channel(j={rows})\n    vs channel(j={rows})\n"
+        (way,) = compiler.parse(f"{module.program()}\n{module.schedules[0]}\n{text}").schedules[1:]
+        plan = compiler.plan(module.program(), way, ranks=2, dims=dims, dtype="bf16", target="sm_90")
+        script = make_script(with_queue_order(plan), load_machine("8xH200"), Roofline())
+        tiles = np.isin(script.task, np.arange(plan.first_task["attn"], plan.tasks))
+        assert np.count_nonzero(tiles & (script.kind == AWAIT)) == awaited * plan.bound.stages["attn"].total * 2
 
 
 def test_fewer_warps_copy_more_slowly() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -63,15 +64,17 @@ class Case:
     file: str
     program: str
     schedule: str
-    dims: dict[str, int]
+    dims: dict[str, Any]
     ranks: int = 4
 
 
 ROWS = {"M": 1024, "F": 512, "H": 1024, "E": 8, "B": 24, "T": 128, "k": 2}
+HEADS: dict[str, Any] = {"H": 8, "G": 1, "M": 4096, "D": 128, "scale": 0.1}
 CASES = [
     *(Case(file="", program="moved", schedule=one, dims=DIMS) for one in FORMS),
     Case(file="ag_gemm", program="ag_gemm", schedule="copy_engine", dims={"Ms": 2048, "N": 4096, "K": 1024}),
     Case(file="benchmarks/check_cost.tl", program="moe_rs", schedule="gpu", dims=ROWS),
+    Case(file="ag_attention", program="ag_attention", schedule="gpu_roles", dims=HEADS),
 ]
 
 

@@ -15,7 +15,7 @@ from tilelink.errors import CostError, foreign
 from tilelink.ir.program import ITEM_BYTES, Read, Transfer
 from tilelink.lowering.bound import KernelKind, Transport
 from tilelink.lowering.columns import Columns, Ints
-from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Substep
+from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Signals, Substep
 from tilelink.lowering.messages import parts
 from tilelink.planning.any_program import by_one, taken
 from tilelink.planning.copy_queues import own_copies
@@ -416,6 +416,7 @@ class _Builder:
         s, what = self.plan.signals, self.plan.counters
         for kind, signal in ((AWAIT, WAIT), (SIGNAL, NOTIFY)):
             rows = np.flatnonzero(s.kind == signal)
+            rows = rows[~self._left_out(s.pick(rows))] if signal == WAIT else rows
             # a statement computes with words when it has waited for them
             earlier = np.where(self.plan.by_words[rows] & (signal == WAIT), Substep.ARRIVED + 1, 0)
             self.operations.append(_operations(kind, s.task[rows], s.position[rows] - earlier, what=what[rows]))
@@ -424,8 +425,28 @@ class _Builder:
 
     def _looks(self, plan: ThinnedPlan) -> None:
         """Add what waits take that find their counter full, and those of tiles for which others stand."""
-        s = plan.signals.pick(plan.signals.kind == WAIT)
-        s = s.pick(plan.times(s.task, s.position) > 1)
-        for some, share in ((plan.passed, 1.0), (s, 1 - 1 / plan.times(s.task, s.position))):
-            look = np.array([kind.wait for kind in self.kinds])[self.kind_of[plan.task_ranks[some.task]]]
-            self.operations.append(_operations(COMPUTE, some.task, some.position, sub=1, overhead=look * share))
+        waits = plan.signals.pick(plan.signals.kind == WAIT)
+        left = self._left_out(Signals.joined([waits, plan.passed]))
+        for some, out, awaited in ((waits, left[: len(waits.task)], 1), (plan.passed, left[len(waits.task) :], 0)):
+            times = plan.times(some.task, some.position)
+            looks = np.where(self._once[plan.task_kernels[some.task]], plan.repeats[some.task], times) - awaited
+            rows = np.flatnonzero(~out & (looks > 0))
+            task, share = some.task[rows], (looks / times)[rows]
+            look = np.array([kind.wait for kind in self.kinds])[self.kind_of[plan.task_ranks[task]]]
+            self.operations.append(_operations(COMPUTE, task, some.position[rows], sub=1, overhead=look * share))
+
+    @cached_property
+    def _once(self) -> NDArray[np.bool_]:
+        """kernel -> True if its loaders wait for a channel once in a tile (lowering/channel_waits.py)."""
+        stages, kernels = self.plan.bound.stages, self.plan.bound.kernels
+        roles = [[stages[name].roles for name in kernel.stage_names] for kernel in kernels]
+        return np.array([any(one is not None and one.skips_repeated_waits for one in own) for own in roles], bool)
+
+    def _left_out(self, waits: Signals) -> NDArray[np.bool_]:
+        """Return which waits loaders leave out: for what their tile has awaited."""
+        channel = waits.peer * self.plan.channels + waits.channel
+        order = np.lexsort((waits.position, channel, waits.task))
+        again = (np.diff(waits.task[order]) == 0) & (np.diff(channel[order]) == 0)
+        left = np.zeros(len(order), bool)
+        left[order[1:][again]] = True
+        return left & self._once[self.plan.task_kernels[waits.task]]
