@@ -10,15 +10,11 @@ slows down what comes later. Every result is compared with cuDNN's, or with one 
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import os
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +25,14 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks import tp
+from benchmarks import one_gpu
 from benchmarks.measure import ALLOWED, Watchdog, microseconds, relative_error
 from benchmarks.roles import ALWAYS_SET, Alone
 from tilelink import compiler
 from tilelink.artifact import Artifact
 from tilelink.ir.program import Program
-from tilelink.runtime.cuda.device import current_target
-from tilelink.runtime.cuda.timing import FLUSH_BYTES
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import Target
-from tilelink.target import target as named_target
 from tilelink.tuning import prepare
 
 FILE = Path(__file__).with_suffix(".tl")
@@ -291,53 +284,16 @@ def table(report: dict[str, Any], name: str) -> list[str]:
     return [*made, ""]
 
 
-def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default="", help="numbers of cases, with commas; default: all")
-    parser.add_argument("--samples", type=int, default=9)
-    parser.add_argument("--limit", type=float, default=30.0, help="seconds that one step may take")
-    parser.add_argument("--seconds", type=float, default=190.0, help="begin no case after so many seconds")
-    parser.add_argument("--workers", type=int, default=min(14, os.cpu_count() or 1), help="processes that compile")
-    parser.add_argument("--prepare", type=float, default=60.0, help="seconds for them")
-    parser.add_argument("--dry", action="store_true", help="only compile, for sm_90, without a GPU")
-    parser.add_argument("--commit", help="what to write for the commit where there is no git")
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    args, begin = arguments(argv), time.monotonic()
+    args = one_gpu.parser(__doc__, samples=9, seconds=190.0, prepare=60.0).parse_args(argv)
     every = [CASES[int(n)] for n in args.cases.split(",")] if args.cases else list(CASES)
-    machine = named_target("sm_90") if args.dry else replace(named_target("sm_90"), sms=current_target().sms)
+    machine = one_gpu.machine(args.dry)
     wanted = [(case, name, point) for case in every for name, point in points(case, machine).items()]
-    reasons = prepare.prepare_all([p for *_, p in wanted], workers=args.workers, seconds=args.prepare)
-    print(f"{reasons.count('')} of {len(wanted)} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
-    for (case, name, _), reason in zip(wanted, reasons, strict=True):
-        if reason and reason != prepare.LATE:
-            print(f"    {case}: {name}: {reason}", flush=True)
+    run = one_gpu.Run("attention", args, wanted)
     if args.dry:
         return 0
-    flush, rows = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda"), []
-    report: dict[str, Any] = {
-        "benchmark": "attention", "machine": tp.machine(), "commit": args.commit or tp.commit(),
-        "samples": args.samples, "rows": rows, "ended_early": None,
-    }  # fmt: skip
-
-    def write(early: str | None = None) -> None:
-        report["ended_early"] = early
-        if args.out:
-            args.out.write_text(json.dumps(report, indent=1) + "\n")
-
-    dog = Watchdog(args.limit, on_end=write)
-    for case in every:
-        if time.monotonic() - begin > args.seconds:
-            print(f"no time for {case}", flush=True)
-            continue
-        rows.append(row := measure(case, args.samples, machine, flush, dog))
-        print("\n".join(lines(row)), flush=True)
-        write()
-    sys.stdout.flush()
-    os._exit(0)
+    run.each(every, lambda case: measure(case, args.samples, machine, run.flush, run.dog), lines)
+    run.end()
 
 
 if __name__ == "__main__":

@@ -11,15 +11,11 @@ computes in f32 for one head of keys, and with cuDNN's for all.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import os
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +25,12 @@ if __package__ in (None, ""):
 import torch
 
 import tilelink
-from benchmarks import tp
+from benchmarks import one_gpu
 from benchmarks.measure import ALLOWED, Watchdog, microseconds, relative_error
 from benchmarks.roles import ALWAYS_SET, Alone
 from tilelink import compiler
 from tilelink.ops import torch_attention
-from tilelink.runtime.cuda.device import current_target
-from tilelink.runtime.cuda.timing import FLUSH_BYTES
 from tilelink.target import Target
-from tilelink.target import target as named_target
 from tilelink.tuning import prepare
 
 FILE = Path(tilelink.__file__).with_name("programs") / "attention_gradients.tl"
@@ -102,9 +95,8 @@ def points(case: Case, machine: Target) -> dict[str, prepare.Point]:
     text = "\n".join(
         f"schedule form_{n} for {program.name} like gpu_roles:\n" + "\n".join(f"    {one}" for one in said) + "\n"
         for n, said in enumerate(case.forms.values())
-        if said
     )
-    every = [plain, *compiler.parse(f"{program}\n{plain}\n{text}").schedules[1:]]
+    every = compiler.parse(f"{program}\n{plain}\n{text}").schedules[1:]
     return {
         name: prepare.Point(
             program=program, schedule=schedule, dims=case.dims, dtype="bf16", ranks=1, target=machine,
@@ -249,53 +241,16 @@ def table(report: dict[str, Any], name: str) -> list[str]:
     return [*made, ""]
 
 
-def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default="", help="numbers of cases, with commas; default: all")
-    parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--limit", type=float, default=30.0, help="seconds that one step may take")
-    parser.add_argument("--seconds", type=float, default=70.0, help="begin no case after so many seconds")
-    parser.add_argument("--workers", type=int, default=min(14, os.cpu_count() or 1), help="processes that compile")
-    parser.add_argument("--prepare", type=float, default=50.0, help="seconds for them")
-    parser.add_argument("--dry", action="store_true", help="only compile, for sm_90, without a GPU")
-    parser.add_argument("--commit", help="what to write for the commit where there is no git")
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    args, begin = arguments(argv), time.monotonic()
+    args = one_gpu.parser(__doc__, samples=20, seconds=70.0, prepare=50.0).parse_args(argv)
     every = [CASES[int(n)] for n in args.cases.split(",")] if args.cases else list(CASES)
-    machine = named_target("sm_90") if args.dry else replace(named_target("sm_90"), sms=current_target().sms)
+    machine = one_gpu.machine(args.dry)
     wanted = [(case, name, point) for case in every for name, point in points(case, machine).items()]
-    reasons = prepare.prepare_all([p for *_, p in wanted], workers=args.workers, seconds=args.prepare)
-    print(f"{reasons.count('')} of {len(wanted)} programs compiled in {time.monotonic() - begin:.0f} s", flush=True)
-    for (case, name, _), reason in zip(wanted, reasons, strict=True):
-        if reason and reason != prepare.LATE:
-            print(f"    {case}: {name}: {reason}", flush=True)
+    run = one_gpu.Run("attention gradients", args, wanted)
     if args.dry:
         return 0
-    flush, rows = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda"), []
-    report: dict[str, Any] = {
-        "benchmark": "attention gradients", "machine": tp.machine(), "commit": args.commit or tp.commit(),
-        "samples": args.samples, "rows": rows, "ended_early": None,
-    }  # fmt: skip
-
-    def write(early: str | None = None) -> None:
-        report["ended_early"] = early
-        if args.out:
-            args.out.write_text(json.dumps(report, indent=1) + "\n")
-
-    dog = Watchdog(args.limit, on_end=write)
-    for case in every:
-        if time.monotonic() - begin > args.seconds:
-            print(f"no time for {case}", flush=True)
-            continue
-        rows.append(row := measure(case, args.samples, machine, flush, dog))
-        print("\n".join(lines(row)), flush=True)
-        write()
-    sys.stdout.flush()
-    os._exit(0)
+    run.each(every, lambda case: measure(case, args.samples, machine, run.flush, run.dog), lines)
+    run.end()
 
 
 if __name__ == "__main__":

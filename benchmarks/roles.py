@@ -21,15 +21,12 @@ with scales for blocks of 128; the vendor's is then one product of as many rows,
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 import re
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +35,7 @@ if __package__ in (None, ""):
 
 import torch
 
-from benchmarks import expert_libraries, tp
+from benchmarks import expert_libraries, one_gpu, tp
 from benchmarks.experts import LAYERS, by_expert, drawn
 from benchmarks.measure import ALLOWED, Watchdog, microseconds, relative_error
 from tilelink import compiler
@@ -63,16 +60,13 @@ from tilelink.artifact import (
 from tilelink.generated import file_of, load_module
 from tilelink.ir.program import Program
 from tilelink.lowering.clauses.order import ORDER
-from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.functions import Function
 from tilelink.runtime.cuda.handles import SIDE_PRIORITY
 from tilelink.runtime.cuda.tables import thresholds
-from tilelink.runtime.cuda.timing import FLUSH_BYTES
 from tilelink.runtime.dtypes import dtype_of
 from tilelink.runtime.order import kernels_in_order
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import Target
-from tilelink.target import target as named_target
 from tilelink.tuning import prepare
 
 OPERATORS = {
@@ -739,78 +733,41 @@ def grouped_table(report: dict[str, Any], name: str) -> list[str]:
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = one_gpu.parser(__doc__, samples=9, seconds=190.0, prepare=90.0, numbered=False)
     every = f"some of {', '.join(OPERATORS)}, or one of {', '.join(GROUPS_OF)}"
     parser.add_argument("--op", default="ag_gemm,gemm_rs", help=every)
     parser.add_argument("--folder", default="", help="unpacked wheels of DeepGEMM")
     parser.add_argument("--shapes", default="all")
     parser.add_argument("--of", default="8,2", help="numbers of ranks")
     parser.add_argument("--forms", default="", help="names of forms, with ; between them; default: all")
-    parser.add_argument("--samples", type=int, default=9)
-    parser.add_argument("--limit", type=float, default=30.0, help="seconds that one step may take")
-    parser.add_argument("--seconds", type=float, default=190.0, help="begin no case after so many seconds")
-    parser.add_argument("--workers", type=int, default=min(14, os.cpu_count() or 1), help="processes that compile")
-    parser.add_argument("--prepare", type=float, default=90.0, help="seconds for them")
-    parser.add_argument("--dry", action="store_true", help="only compile, for sm_90, without a GPU")
-    parser.add_argument("--commit", help="what to write for the commit where there is no git")
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
     args.forms = [name for name in args.forms.split(";") if name]
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args, begin = arguments(argv), time.monotonic()
+    args = arguments(argv)
     every = list(cases(args.op.split(","), args.shapes, [int(n) for n in args.of.split(",")]))
-    machine = named_target("sm_90") if args.dry else _machine()
+    machine = one_gpu.machine(args.dry)
     wanted = [(case, name, point) for case in every for name, point in case.points(machine, args.forms).items()]
     grouped, rows_late = args.op in GROUPS_OF, next(iter(forms_of(LATE.op, args.forms)), next(iter(FORMS)))
     if grouped:  # the routing changes no kernel
         wanted = list({point.file: (case, name, point) for case, name, point in wanted}.values())
     else:
         wanted.append((LATE, "late rows", LATE.points(machine, [rows_late])[rows_late]))
-    reasons = prepare.prepare_all([p for *_, p in wanted], workers=args.workers, seconds=args.prepare)
-    print(f"{reasons.count('')} of {len(wanted)} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
-    for (case, name, _), reason in zip(wanted, reasons, strict=True):
-        if reason and reason != prepare.LATE:
-            print(f"    {case}: {name}: {reason}", flush=True)
+    run = one_gpu.Run(args.op if grouped else "roles", args, wanted)
     if args.dry:
         return 0
-    flush, rows = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda"), []
-    report: dict[str, Any] = {
-        "benchmark": args.op if grouped else "roles", "machine": tp.machine(), "commit": args.commit or tp.commit(),
-        "samples": args.samples, "rows": rows, "ended_early": None,
-    }  # fmt: skip
-
-    def write(early: str | None = None) -> None:
-        report["ended_early"] = early
-        if args.out:
-            args.out.write_text(json.dumps(report, indent=1) + "\n")
-
-    dog, NarrowGroups.folder = Watchdog(args.limit, on_end=write), args.folder
-    print(report["machine"], flush=True)
-    for case in every:
-        if time.monotonic() - begin > args.seconds:
-            print(f"no time for {case}", flush=True)
-            continue
-        rows.append(row := measure(case, args, machine, flush, dog))
-        print("\n".join(lines(row)), flush=True)
-        write()
-    if grouped:
-        sys.stdout.flush()
-        os._exit(0)
-    every_form = dict.fromkeys(form for case in every for form in forms_of(case.op, args.forms))
-    print(*[geometric(rows, name) for name in ("plain", *every_form)], sep="\n", flush=True)
-    report["late"] = late(machine, rows_late, dog)
-    print(report["late"], flush=True)
-    write()
-    sys.stdout.flush()
-    os._exit(0)
-
-
-def _machine() -> Target:
-    """Return this GPU as a target. The processes that compile do not use it."""
-    return replace(named_target("sm_90"), sms=current_target().sms)
+    NarrowGroups.folder = args.folder
+    print(run.report["machine"], flush=True)
+    run.each(every, lambda case: measure(case, args, machine, run.flush, run.dog), lines)
+    if not grouped:
+        every_form = dict.fromkeys(form for case in every for form in forms_of(case.op, args.forms))
+        print(*[geometric(run.rows, name) for name in ("plain", *every_form)], sep="\n", flush=True)
+        run.report["late"] = late(machine, rows_late, run.dog)
+        print(run.report["late"], flush=True)
+        run.write()
+    run.end()
 
 
 if __name__ == "__main__":
