@@ -6,7 +6,7 @@ a write and a read that overlap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tilelink.errors import TileLinkError
 from tilelink.facts.regions import Listed, Place
 from tilelink.ir.scalar import Index, Int, Lookup
 from tilelink.lowering.events import NOTIFY, WAIT
-from tilelink.lowering.guards import families_of
+from tilelink.lowering.guards import Guard, Guards
 from tilelink.planning.plan import Plan
 from tilelink.planning.segment_tiles import segments_of
 from tilelink.planning.traces import most_spans
@@ -179,6 +179,11 @@ def test_most_reads_of_models_are_asked_of_in_families() -> None:
 
 def place(table: str, *coords: int) -> Place:
     return Place(dim=0, at=Lookup(table=table, coords=tuple(Int(value=n) for n in coords), launch=True))
+
+
+def families_of(guards: Sequence[Guard]) -> list[Guard]:
+    known = Guards()
+    return known.families([known.number(one) for one in guards])
 
 
 def test_a_family_keeps_ranks_and_what_is_equal() -> None:

@@ -122,7 +122,12 @@ class Guards:
         return guard
 
     def families(self, numbers: Iterable[int]) -> list[Guard]:
-        """Return the guards of `families_of`, of the guards of some numbers."""
+        """Return guards of which each stands for some of those of the given numbers, and all of them for all.
+
+        They have indices, `#0`, `#1` and so on, in place of numbers of entries that differ between these: what is known
+        of one for all values of its indices is known of each guard for which it stands. Numbers that are equal in each
+        of them are one index. Ranks stay numbers, and so does all that is no coordinate of an entry.
+        """
         own = dict.fromkeys(numbers)
         for number in own.keys() - self._shapes.keys():
             self._shapes[number] = _shape(self.known[number])
@@ -197,16 +202,6 @@ class Guards:
                 coords = tuple(self.resolve(c) if isinstance(c, Scalar) else c for c in entries.coords)
                 entries = self._of_any_rank(replace(entries, coords=coords))
                 return replace(part, entries=entries, stop=None if stop is None else self.resolve(stop))
-
-
-def families_of(guards: Iterable[Guard]) -> list[Guard]:
-    """Return guards of which each stands for some of the given ones, and all of them for all.
-
-    They have indices, `#0`, `#1` and so on, in place of numbers of entries that differ between these: what is known of
-    one for all values of its indices is known of each guard for which it stands. Numbers that are equal in each of them
-    are one index. Ranks stay numbers, and so does all that is no coordinate of an entry.
-    """
-    return _families(map(_shape, guards))
 
 
 def _families(shapes: Iterable[_Shape]) -> list[Guard]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from tilelink.errors import BindingError
@@ -34,9 +34,9 @@ def folders() -> Iterator[Path]:
         yield Path(place) / "lib"
 
 
-def find_bitcode(capability: int, places: Sequence[Path] | None = None) -> Path | None:
+def find_bitcode(capability: int) -> Path | None:
     """Return the file for a processor, by its compute capability (90 for sm_90), or None if there is none."""
-    for place in folders() if places is None else places:
+    for place in folders():
         of_kinds = {
             int(m[1]): file for file in place.glob(f"{NAME}_sm_*.bc") if (m := re.search(r"_sm_(\d+)", file.name))
         }
