@@ -15,6 +15,7 @@ from tilelink.errors import ParseError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.clauses import backfill
 from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.scheduling.schedule import Schedule
@@ -127,6 +128,13 @@ def test_the_rest_goes_on_behind_the_products() -> None:
 def test_tiles_that_wait_for_the_last_round_fill_nothing() -> None:
     backwards = ", order(j = 13 step -1), backfill 4"
     assert totals(two(14, 4, backwards)) == {"make": 14, "after": 14}
+
+
+def test_signals_of_very_many_tiles_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backfill, "LISTED", 20)
+    bound = two(14, 4, ", backfill 4")
+    assert totals(bound) == {"make": 14, "after": 14}
+    assert [one.reason for one in bound.left_out] == ["the program has too many waits and notifies to look at each"]
 
 
 def test_all_of_it_may_fill_the_round() -> None:

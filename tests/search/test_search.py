@@ -358,12 +358,14 @@ def test_a_guess_that_waits_for_ever_refuses_a_point_and_asks_again_of_a_declare
     assert [one.declared for one in found.tried] == [True] and found.refused["ProgressError"] > 0
 
 
-def test_a_plan_that_is_too_large_for_the_machine_is_a_refused_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_large(*_: object) -> Plan:
+@pytest.mark.parametrize("of", ["safe_plan", "bind"])
+def test_a_plan_that_is_too_large_for_the_machine_is_a_refused_point(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: object, **__: object) -> Plan:
         raise MemoryError
 
-    monkeypatch.setattr("tilelink.search.space.safe_plan", too_large)
-    found = search(space_of("ag_gemm"), lambda _: 1.0, strategy("random"), trials=3)
+    space = space_of("ag_gemm")
+    monkeypatch.setattr(f"tilelink.search.space.{of}", too_large)
+    found = search(space, lambda _: 1.0, strategy("random"), trials=3)
     assert found.refused == {"memory": 3}
 
 

@@ -107,6 +107,9 @@ class Space(Points):
             bound = self._bound(number, schedule)
         except TileLinkError as error:
             return self.refuse(type(error).__name__, error)
+        except MemoryError:  # its tiles are too many for this machine: others need not be
+            self.refused["memory"] += 1
+            return None
         if error := does_not_fit(bound):
             return self.refuse("shared memory", error)
         return self.refuse("registers", error) if (error := spills(bound)) else bound
@@ -117,7 +120,7 @@ class Space(Points):
             return safe_plan(bound, self.tables)
         except TileLinkError as error:
             return self.refuse(type(error).__name__, error)
-        except MemoryError:  # its tiles are too many for this machine: others need not be
+        except MemoryError:
             self.refused["memory"] += 1
             return None
 

@@ -33,11 +33,14 @@ from tilelink.lowering.enumerate import signals_of
 from tilelink.lowering.events import NOTIFY, WAIT, Signals
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import free_name
+from tilelink.lowering.walk import executions
 from tilelink.scheduling.schedule import Fused, Schedule
 
 Bools = NDArray[np.bool_]
 SEARCHED_TILES = 2
 """Largest n that a search tries."""
+LISTED = 1 << 22
+"""Executions of statements, at most, of a program whose signals are listed: they take about a gigabyte."""
 
 
 def _apply(bound: Bound) -> Bound:
@@ -60,10 +63,12 @@ def _apply(bound: Bound) -> Bound:
                 hint += ", or run the stage after another one in its kernel: in STAGE epilogue"
             raise ScheduleError(message, location=part.at("backfill"), hint=hint)
         free = -kernel.loops[at].first % kernel.programs
-        if head := min(most * free, _ready(bound, kernel, at)):
+        listed = executions(bound) <= LISTED
+        if listed and (head := min(most * free, _ready(bound, kernel, at))):
             bound = _cut(bound, kernel, at, head)
         else:
             reason = "its tiles wait for those of the wave" if free else "every program has a tile in the wave before"
+            reason = reason if listed else "the program has too many waits and notifies to look at each"
             bound = bound.leaving_out(BACKFILL.name, name, reason)
     return bound
 
