@@ -71,7 +71,6 @@ from tilelink.ir.scalar import (
     children,
     const,
     evaluate,
-    indices_in,
     substitute,
     walk,
 )
@@ -283,8 +282,11 @@ class Cutoff:
                 if (blocks != first).any():
                     return None
                 found = np.repeat(first, times, axis=dim + 2).reshape(*before, count, *after)
-                named = indices_in(region.coords[dim]) & free
-                free -= named
+                coord = region.coords[dim]
+                named = (
+                    {e.name for e in walk(coord) if isinstance(e, Index)} & free if isinstance(coord, Scalar) else ()
+                )
+                free -= {*named}
                 for name in named if one.parts != (1, 1) else ():
                     many = max(1, grid.sizes[dim] // own.tiles[name])
                     found = _as_many(found, max(1, few.sizes[dim] // small.tiles[name]), many)
@@ -314,7 +316,11 @@ def cutoff(bound: Bound) -> Cutoff | None:
     search = _Search(own, high)
     found = search.repetitions()
     small = _small(own, found, search.digits)
-    one = rotation(small) if turned else None
+    many = own.ranks * sum(stage.total for stage in own.stages.values()) > MAX_TILES
+    # Few blocks on all ranks may have a proof where one rank has none, so they are asked if a plan holds them.
+    one = rotation(small) if turned and (many or not found) else None
+    if many and one is None:
+        return None
     if not found and ranks is None and one is None:
         return None
     return Cutoff(whole=bound, small=small, repetitions=tuple(found), ranks=ranks, rotation=one)
@@ -347,7 +353,7 @@ def _scoped(
 def _notified_if(body: tuple[Statement, ...], indices: set[str]) -> Iterator[Statement]:
     """Yield the statements that notify where a condition on some indices holds."""
     for one in statements(body):
-        if isinstance(one, If) and indices & indices_in(one.condition):
+        if isinstance(one, If) and indices & {e.name for e in walk(one.condition) if isinstance(e, Index)}:
             yield from (inner for inner in statements((*one.then, *one.orelse)) if _notified(inner) is not None)
 
 
@@ -742,9 +748,8 @@ def in_any_order(bound: Bound, stage: BoundStage) -> bool:
     """True if nothing depends on the order of a stage's tiles: they are a kernel on SMs that waits for nothing."""
     kernel = bound.kernel_of[stage.name]
     alone = len(kernel.stage_names) == 1 and not kernel.on_copy_engine and stage.tasks is None
-    if not alone or stage.total == 0 or any(map(awaited, statements(stage.stage.body))):
-        return False
-    return not any(tensor.packed and looks_up(stage.stage, tensor.name) for tensor in bound.tensors.values())
+    words = any(tensor.packed and looks_up(stage.stage, tensor.name) for tensor in bound.tensors.values())
+    return alone and stage.total > 0 and not words and not any(map(awaited, statements(stage.stage.body)))
 
 
 def _on_ranks(stage: BoundStage) -> bool:
