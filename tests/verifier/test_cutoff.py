@@ -714,7 +714,8 @@ def test_a_plan_of_many_tiles_is_made_when_it_is_asked_for(monkeypatch: pytest.M
         made.append(one.stages["step"].total)
         return own(one, *args, **how)
 
-    monkeypatch.setattr(proofs, "make_plan", counted)
+    for one in (proofs, cutoffs):
+        monkeypatch.setattr(one, "make_plan", counted)
     plan = safe_plan(bound)
     total = bound.stages["step"].total
     few = total // 16 * 3 // 4
