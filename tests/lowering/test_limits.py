@@ -23,7 +23,9 @@ schedule channels for shift:
     left channel(i=1)
     add tile(i=1000, j=64)
 """
-MODULE = compiler.parse(TEXT.partition("schedule ")[0] + SCHEDULES)
+RING = TEXT.partition("schedule ")[0] + SCHEDULES
+MODULE = compiler.parse(RING.replace("@ (rank + 1)", "@ (ranks - 1 - rank)"))
+"""No rank of it stands for others, as one of a ring does."""
 
 
 def refused(schedule: str | None, ranks: int, m: int, n: int = 64) -> ScheduleError:
@@ -56,6 +58,17 @@ def test_tiles(ranks: int, m: int) -> None:
 
 def test_many_ranks() -> None:
     assert "on each of 60,000 ranks" in refused(None, 60_000, 10_000).message
+
+
+def test_of_a_ring_of_many_ranks_one_is_planned() -> None:
+    module = compiler.parse(RING)
+    tracemalloc.start()
+    try:
+        plan = compiler.plan(module.program(), None, ranks=60_000, dims={"M": 10_000, "N": 64})
+        assert tracemalloc.get_traced_memory()[1] < 100e6  # 600 million tiles
+    finally:
+        tracemalloc.stop()
+    assert plan.bound.ranks == 60_000
 
 
 @pytest.mark.parametrize("ranks", [65_537, 1_000_000])

@@ -60,10 +60,15 @@ def on_the_way(case: Case, ranks: int, dims: dict[str, Any], target: Target = CP
     return found
 
 
+MANY = 5
+"""Dimensions from which a program has smaller ones: its tiles are products of them."""
+
+
 def sizes(case: Case) -> dict[str, Any]:
     own = [param for param in case[0].params if param.kind == "dim"]
     numbers = {param.name: 1 for param in case[0].params if param.kind != "dim"}
-    return {param.name: (24, 20, 16)[n % 3] for n, param in enumerate(own)} | numbers
+    some = (24, 20, 16) if len(own) < MANY else (6, 5, 4)
+    return {param.name: some[n % 3] for n, param in enumerate(own)} | numbers
 
 
 def test_passes_of_clauses_stand_where_the_clauses_say() -> None:

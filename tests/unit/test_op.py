@@ -113,16 +113,14 @@ def test_attention_by_heads_and_in_a_ring() -> None:
 
 
 @thorough(unless=lambda scenario: scenario == "attended_in_documents")
-@pytest.mark.parametrize("scenario", ["attended_in_documents", "attended_in_documents_compiled", *THIRD])
-def test_attention_on_three_ranks(scenario: str) -> None:
-    """Their chunks documents do not end with. Two ranks attend in other ways by default."""
-    run_on_ranks("tests.unit.op_scenarios", (scenario,), 3)
-
-
-@thorough(unless=lambda ranks: ranks < 4)
-@pytest.mark.parametrize("ranks", [4, 5])
-def test_attention_on_more_ranks(ranks: int) -> None:
-    run_on_ranks("tests.unit.op_scenarios", ("attended",), ranks)
+@pytest.mark.parametrize(
+    ("scenario", "ranks"),
+    [*((one, 3) for one in ("attended_in_documents", "attended_in_documents_compiled", *THIRD)), ("attended", 4),
+     ("attended", 5)],
+)  # fmt: skip
+def test_attention_on_more_ranks(scenario: str, ranks: int) -> None:
+    """Documents do not end with the chunks of three. Two ranks attend in other ways by default."""
+    run_on_ranks("tests.unit.op_scenarios", (scenario,), ranks)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from tilelink.ir.scalar import Index, Whole, add, const, walk
 from tilelink.ir.visitor import reads, value_of
 from tilelink.lowering.bind import bind
 from tilelink.lowering.events import WAIT
+from tilelink.lowering.walk import executions
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.target import CPU, H200, Target
 from tilelink.verifier import RULES, rules
@@ -282,6 +283,8 @@ def covering(programs: Sequence[Program]) -> tuple[str, ...]:
 STATIC = tuple({program.name: program for program, _ in library.unlike() if signals_are_static(program)}.values())
 LINKED = covering(STATIC)
 """The programs that link tiles by signals, each in a way of its own."""
+MOST = 6_000
+"""Executions of statements, at most, of a program whose mutants are made."""
 LOOPS = {"L": 3, "KB": 3, "k": 3}
 """How often programs repeat what they do: a fourth time is like the third."""
 
@@ -296,7 +299,11 @@ def linked(name: str) -> Case:
     """One case of a program, the same one whatever else the library has; with several tiles, if there is such a one."""
     found = [replace(c, numbers={**c.numbers, **{n: LOOPS[n] for n in LOOPS.keys() & c.numbers}}) for c in cases(name)]
     first = crc32(name.encode()) % len(found)
-    return next(filter(several_tiles, found[first:] + found[:first]), found[first])
+    chosen = next(filter(several_tiles, found[first:] + found[:first]), found[first])
+    while executions(chosen.bound()) > MOST:  # a program of many dimensions has tiles of all of them
+        largest = max(chosen.numbers, key=lambda one: chosen.numbers[one])
+        chosen = replace(chosen, numbers={**chosen.numbers, largest: -(-chosen.numbers[largest] // 2)})
+    return chosen
 
 
 @thorough(unless=lambda name: one_in(6, name))

@@ -292,6 +292,11 @@ class BoundStage:
         """True if consumers store all of its results themselves (see lowering/rings.py)."""
         return self.roles is not None and self.roles.direct
 
+    @property
+    def skips_repeated_waits(self) -> bool:
+        """True if it has a loader that leaves out a wait for the channel that the iteration before has waited for."""
+        return self.roles is not None and self.roles.skips_repeated_waits
+
     @cached_property
     def multiplies(self) -> bool:
         """True if it computes matrix products."""

@@ -439,8 +439,8 @@ class _Builder:
     def _once(self) -> NDArray[np.bool_]:
         """kernel -> True if its loaders wait for a channel once in a tile (lowering/channel_waits.py)."""
         stages, kernels = self.plan.bound.stages, self.plan.bound.kernels
-        roles = [[stages[name].roles for name in kernel.stage_names] for kernel in kernels]
-        return np.array([any(one is not None and one.skips_repeated_waits for one in own) for own in roles], bool)
+        skips = (any(stages[name].skips_repeated_waits for name in kernel.stage_names) for kernel in kernels)
+        return np.fromiter(skips, bool, len(kernels))
 
     def _left_out(self, waits: Signals) -> NDArray[np.bool_]:
         """Return which waits loaders leave out: for what their tile has awaited."""
