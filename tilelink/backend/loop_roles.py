@@ -72,7 +72,7 @@ class LoopLoader(Loader):
         for wait in (s for s in body if isinstance(s, Wait)):
             self._ordered(wait)
         iteration, before = writer.let(writer.name("iteration"), "0"), writer.let(writer.name("before"), "0")
-        skipped = repeated(addresses.bound, stage, tile) if self.loop.skips_repeated_waits else ()
+        skipped = repeated(addresses.bound, stage, tile) if stage.skips_repeated_waits else ()
         last = {id(wait): self._awaited(wait) for wait in skipped}
         steps = parts_of(self.at[OPERANDS])
         iterations, start, stop, there = self.loop.range, "", "", ""

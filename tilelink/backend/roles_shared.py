@@ -262,10 +262,6 @@ class LoopShared(Shared):
     def tile(self) -> Carried:
         return loop_of(self.addresses.stage)
 
-    @property
-    def skips_repeated_waits(self) -> bool:
-        return self.roles.skips_repeated_waits
-
     def boxes_of(self, what: str) -> str:
         if (region := self.kept_operands.get(what)) is not None:
             return self._descriptor(region, self.roles.rows, self.roles.columns)

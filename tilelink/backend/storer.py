@@ -49,9 +49,7 @@ class Storer(RoleEmitter):
         elif isinstance(statement, Store | Transfer):
             region = statement.region if isinstance(statement, Store) else statement.target
             self.comment(statement)
-            if (
-                self.values.addresses.stage.is_direct
-            ):  # the consumers have stored the one result: steps at the barriers remain
+            if self.values.addresses.stage.is_direct:  # consumers have stored the one result: barriers remain
                 self._store_parts()
                 return
             self.targets.append(self._target(region))

@@ -294,7 +294,7 @@ class BoundStage:
 
     @property
     def skips_repeated_waits(self) -> bool:
-        """True if it has a loader that leaves out a wait for the channel that the iteration before has waited for."""
+        """True if its loader waits for a channel once in a tile (see lowering/channel_waits.py)."""
         return self.roles is not None and self.roles.skips_repeated_waits
 
     @cached_property
