@@ -110,9 +110,7 @@ class Case:
                 torch.autograd.backward(parts, [self.do[:, :, : one.shape[2]] for one in parts])
             return parts[0]
 
-    def _call(
-        self, schedule: str | None, graded: bool, method: str = GATHER, gradients: str | None = None
-    ) -> Tensor:  # fmt: skip
+    def _call(self, schedule: str | None, graded: bool, method: str = GATHER, gradients: str | None = None) -> Tensor:
         with torch.set_grad_enabled(graded):
             q, k, v = (one.detach().requires_grad_(graded) for one in (self.q, self.k, self.v))
             o = ops.attention(
@@ -223,10 +221,11 @@ def report(found: dict[str, Any], name: str) -> list[str]:
     for case in found["cases"]:
         for way in WAYS:
             step = {one: value for one, value in steps_of(case).items() if one.endswith(way) or not way}
-            there, pair, ours, *others = (step.get(one + way) for one in kinds)
-            cells = [us(one) if one else "-" for one in (there, pair, ours, *others)]
-            if not any((there, pair, ours, *others)):
+            of = {one: step.get(one + way) for one in kinds}
+            if not any(of.values()):
                 continue
+            there, pair, ours = of.get(THERE), of.get(PAIR), of.get(OURS)  # a file need not have each of them
+            cells = [us(one) if one else "-" for one in of.values()]
             shares = [f"{ours / there:.2f}" if there and ours else "-", f"{pair / ours:.2f}" if pair and ours else "-"]
             rate = f"{case['work'] / ours / 1e6:.0f}" if ours and not way else "-"
             rows.append((case["name"] + way, *cells, rate, *shares))
