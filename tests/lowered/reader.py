@@ -596,8 +596,10 @@ class _Reader:
         word, *rest = text.split() or [""]
         ahead = rest[-1:] == [NEXT]
         rest = rest[:-1] if ahead else rest
-        step = Step(word=word, what=next((one for one in rest if not _is_count(one)), ""),
-                    number=next((int(one) for one in rest if _is_count(one)), 0), ahead=ahead)  # fmt: skip
+        step = Step(
+            word=word, what=next((one for one in rest if not _is_count(one)), ""),
+            number=next((int(one) for one in rest if _is_count(one)), 0), ahead=ahead,
+        )  # fmt: skip
         if word not in STEP_WORDS or str(step) != text:
             hint = did_you_mean(word, STEP_WORDS) or f"WORD, WORD NUMBER or WORD NAME NUMBER of {', '.join(STEP_WORDS)}"
             raise self.error(number, f"not a step of a role: {text!r}", hint)

@@ -100,7 +100,7 @@ class ConsumerValueEmitter(ValueEmitter):
 
         like: a piece. Others are loaded when they are needed.
         """
-        addresses, count, self.parts = self.addresses, self.shared.several, [like]
+        addresses, count, self.parts = self.addresses, self.shared.piece_count, [like]
         for region in dict.fromkeys(read.region for read in reads):
             tensor = addresses.bound.tensors[region.tensor]
             axes = addresses.typing.region_type(region).axes

@@ -116,11 +116,10 @@ class Shared:
 
     @property
     def pieces(self) -> str:
-        return self.number(self.several, "PIECES")
+        return self.number(self.piece_count, "PIECES")
 
     @property
-    def several(self) -> int:
-        """Return the number of pieces."""
+    def piece_count(self) -> int:
         return self.roles.pieces
 
     @property

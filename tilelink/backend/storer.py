@@ -82,7 +82,7 @@ class Storer(RoleEmitter):
         with writer.block(nodes.Loop(index=part, over=f"gl.static_range({shared.consumers})")):
             writer.let(f"{position.buffer}, {position.phase}", begin)
             self._store_piece(steps.first, part, "")
-            if shared.several > 1:
+            if shared.piece_count > 1:
                 piece = writer.name("piece")
                 with writer.block(nodes.Loop(index=piece, over=f"gl.static_range(1, {shared.pieces})")):
                     self._store_piece(steps.each, part, f" + {piece} * {shared.piece}")

@@ -86,8 +86,10 @@ def operands(value: Value) -> list[Value]:
     return found
 
 
-_WITHOUT_VALUES = {"str", "int", "float", "float | int | bool", "tuple[bool, ...]", "Scalar", "Region", "str | None",
-                   "Location | None"}  # fmt: skip
+_WITHOUT_VALUES = {
+    "str", "int", "float", "float | int | bool", "tuple[bool, ...]", "Scalar", "Region", "str | None",
+    "Location | None",
+}  # fmt: skip
 """Types, as they are written, of fields that are no operands: those of all values of a program are asked for often."""
 
 

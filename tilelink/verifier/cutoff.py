@@ -194,11 +194,12 @@ def proved_before(
 
 def proved(part: Cutoff, plan: Plan) -> bool:
     """True if all that is asked of a small program is so. plan: its own, with the order of its copy engines."""
-    aside, all_ranks = any(kernel.waits_aside for kernel in plan.bound.kernels), part.ranks or part.rotation
+    aside = any(kernel.waits_aside for kernel in plan.bound.kernels)
+    all_ranks = part.ranks is not None or part.rotation is not None
     if (
         _meets_at_places(plan)
         or (part.ranks is not None and not part.ranks.keeps_queues(plan))
-        or (aside and not waits_are_free(_by_kernels(plan, all_ranks=all_ranks is not None)))
+        or (aside and not waits_are_free(_by_kernels(plan, all_ranks=all_ranks)))
         or not (in_rounds(part, plan) if part.ranks is not None else in_turn(part, plan) or in_rounds(part, plan))
     ):
         return False
