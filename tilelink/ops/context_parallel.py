@@ -79,8 +79,9 @@ def attention(
     rank never holds more than its own keys and those of another one. A ring takes no documents.
 
     Raises ShapeError and DtypeError for tensors that do not fit, BindingError for DTensors (give to_local() of them,
-    with rows in zigzag) and for a cu_seqlens that falls or ends after the sequence, which the host sees on a CPU, and
-    with TILELINK_CHECK=1 on a GPU, and UnknownNameError for a schedule that there is not.
+    with rows in zigzag), for a schedule of what has no kernel, and for a cu_seqlens that falls or ends after the
+    sequence, which the host sees on a CPU, and with TILELINK_CHECK=1 on a GPU, and UnknownNameError for a schedule that
+    there is not.
     """
     if type(q) is not torch.Tensor:
         refuse_dtensors("attention", (q, k, v, cu_seqlens))

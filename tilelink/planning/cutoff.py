@@ -161,7 +161,7 @@ class Cutoff:
 
     @property
     def executions(self) -> int:
-        """How many executions of statements are looked at, at most."""
+        """Executions of statements that are looked at, at most."""
         return executions(self.small) // (1 if self.rotation is None else self.small.ranks)
 
     def plan(self, tables: Mapping[str, NDArray[Any]] | None = None) -> Plan | None:

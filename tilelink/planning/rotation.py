@@ -15,11 +15,11 @@ counter to the one whose coordinates that turn are one more, takes events to eve
 for and notify, and their order in programs, kernels and streams. So what is true of the memory and the counters of rank
 0 is true of all.
 
-Who uses these are a few ranks if all that follows `@` is so many ranks away, as in a ring. The *plan of a rank* has all
-accesses to its memory, and all signals on its counters; of signals on counters of these other ranks those that are made
-by one of them all. An order that it has is one of the whole program, and what it lacks is taken to be in no order
-(verifier/cutoff.py). It has as many events for each of these ranks as one rank has, of the whole number of steps, and
-so no argument over steps is needed: the proof is of one number of ranks.
+Few ranks use these if all that follows `@` is one of few ranks further, as in a ring. The *plan of a rank* has all
+accesses to its memory, and all signals on its counters; of the signals between these few ranks, those on counters that
+one of them notifies and one waits for. An order that it has is one of the whole program, and what it lacks is taken to
+be in no order (verifier/cutoff.py). Each of these ranks has in it what it does in all steps, so that no argument over
+steps is needed: the proof is of one number of ranks.
 """
 
 from __future__ import annotations
