@@ -294,7 +294,7 @@ class BoundStage:
 
     @property
     def skips_repeated_waits(self) -> bool:
-        """True if its loader waits for a channel once in a tile (see lowering/channel_waits.py)."""
+        """True if its loader leaves out waits for the last iteration's channel (see lowering/channel_waits.py)."""
         return self.roles is not None and self.roles.skips_repeated_waits
 
     @cached_property

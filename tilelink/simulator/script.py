@@ -437,12 +437,12 @@ class _Builder:
 
     @cached_property
     def _once(self) -> NDArray[np.bool_]:
-        """kernel -> True if its loader waits for a channel once in a tile."""
+        """kernel -> True if its loader leaves out waits of iterations."""
         stages, kernels = self.plan.bound.stages, self.plan.bound.kernels
         return np.array([any(stages[name].skips_repeated_waits for name in one.stage_names) for one in kernels], bool)
 
     def _left_out(self, waits: Signals) -> NDArray[np.bool_]:
-        """Mask of the waits that loaders leave out: those for a channel that their tile has awaited."""
+        """Mask of the waits that loaders leave out, taken to be those for a channel that their tile has awaited."""
         channel = waits.peer * self.plan.channels + waits.channel
         order = np.lexsort((waits.position, channel, waits.task))
         again = (np.diff(waits.task[order]) == 0) & (np.diff(channel[order]) == 0)
