@@ -744,6 +744,8 @@ def attended_in_documents(compiled: tuple[torch.dtype, ...] = (torch.bfloat16,))
         ops.attention(q, q, q, method="ring", cu_seqlens=some)
     with pytest.raises(BindingError, match="documents have gradients by a schedule"):
         ops.attention(q, q, q, is_causal=True, gradients="default", cu_seqlens=some)
+    with pytest.raises(UnknownNameError, match="no schedule 'nonsense' for ag_attention_gradients"):
+        ops.attention(q, q, q, gradients="nonsense")  # not by backward, which comes later and elsewhere
     with pytest.raises(BindingError, match="gpu_roles has documents without a mask"):
         ops.attention(q, q, q, schedule="gpu_roles", cu_seqlens=some[:2])
 

@@ -18,7 +18,7 @@ from tilelink.ops.consensus import CallKind, agree
 from tilelink.ops.custom import Declaration, declare_graded, is_direct, refuse_dtensors, schedule_text
 from tilelink.ops.groups import Group, group_named, members_of, name_of, wait_for
 from tilelink.ops.operators import UNFUSED
-from tilelink.ops.own import of_library
+from tilelink.ops.own import Op, of_library
 from tilelink.ops.ring import Part, exchanged, parts, ring
 from tilelink.ops.torch_attention import edges_of, said_of
 from tilelink.ops.ulysses import ulysses
@@ -265,14 +265,17 @@ def _unfused(
     return o.reshape(q.shape), lse.reshape(q.shape[:-1])
 
 
+def _kernel_of_gradients(q: Tensor, schedule: str) -> Op:
+    return of_library("ag_attention_gradients" if q.dim() == FLAT else "zigzag_attention_gradients", schedule)
+
+
 def _gradients(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, documents: Tensor | None, scale: float,
     group: str, schedule: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of the own rows, and of the own keys and values, which all ranks see."""
     if schedule not in ("", UNFUSED):
-        program = "ag_attention_gradients" if q.dim() == FLAT else "zigzag_attention_gradients"
-        return tuple(of_library(program, schedule)(do, q, k, v, o, lse, scale=scale, group=group))
+        return tuple(_kernel_of_gradients(q, schedule)(do, q, k, v, o, lse, scale=scale, group=group))
     members, flat = group_named(group), (*q.shape[:2], -1, q.shape[-1])
     queries, results, given = (one.reshape(flat) for one in (q, o, do))
     sums = lse.reshape(queries.shape[:-1])
@@ -385,6 +388,8 @@ def _run(
     members, causal = group_named(group), q.dim() != FLAT
     said = q.dtype, ("scale", scale), "a mask" if causal else "no mask", ("keys", k.shape), schedule, gradients
     agree(CallKind("attention", (*said, *said_of(documents)), q.shape), members, q.device)
+    if gradients not in ("", UNFUSED):
+        _kernel_of_gradients(q, gradients)  # a name that there is not is told by this call, not by backward
     if causal and not 0 < scale < LARGEST_SCALE:  # kernels put the mask's number in before they scale
         if schedule not in ("", UNFUSED):
             raise BindingError(f"schedule {schedule} has a scale of {scale:g}", hint="one above 0, or no schedule")
