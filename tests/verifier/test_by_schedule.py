@@ -88,3 +88,43 @@ def test_a_signal_that_orders_some_tiles_alone_is_not_enough() -> None:
 def test_programs_of_the_library_are_safe_by_their_signals(case: Case) -> None:
     program, schedule = case
     assert by_schedule(compiler.plan(program, schedule, ranks=4, dims=dims(program, 4), tables={})) == []
+
+
+RING = """program hand_on(M):
+    x : in        [M]
+    h : symmetric [ranks, M]
+    l : local     [M]
+    y : out       [ranks, M]
+
+    compute first(i: M by 1):
+        l[i] = x[i] * 2.0
+        producer_tile_notify(l[i])
+
+    comm hand(q: ranks - 1, i: M by 1):
+        if q == 0:
+            tile_push_data(h[rank, i] @ (rank + 1), l[i])
+        else:
+            consumer_tile_wait(h[rank - q, i])
+            tile_push_data(h[rank - q, i] @ (rank + 1), h[rank - q, i])
+        producer_tile_notify(h[rank - q, i] @ (rank + 1))
+
+    compute take(q: ranks - 1, i: M by 1):
+        consumer_tile_wait(h[rank - 1 - q, i])
+        y[rank - 1 - q, i] = h[rank - 1 - q, i]
+
+    compute own(i: M by 1):
+        consumer_tile_wait(l[i])
+        y[rank, i] = l[i]
+
+schedule s for hand_on:
+    first on sm
+    hand on sm, order(q, i)
+    take on sm
+    own on sm
+"""
+
+
+def test_of_more_tiles_than_a_plan_holds_one_rank_is_asked() -> None:
+    module = compiler.parse(RING)
+    plan = compiler.plan(module.program(), module.schedules[0], ranks=512, dims={"M": 64}, tables={})
+    assert "l" in {one.tensor for one in by_schedule(plan)}

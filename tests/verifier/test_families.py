@@ -24,7 +24,7 @@ from tests.compiler import library
 from tests.tiers import thorough
 from tests.verifier.mutations import Case, mutants
 from tilelink import compiler
-from tilelink.errors import TileLinkError
+from tilelink.errors import CoverageError, TileLinkError
 from tilelink.facts.linear import ONE, All, Formula, at_least, either, equal, plus
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Index, Scalar
@@ -371,3 +371,34 @@ def test_a_wrong_question_is_seen(what: str, monkeypatch: pytest.MonkeyPatch) ->
     owner, name, wrong = WRONG[what]
     monkeypatch.setattr(owner, name, wrong)
     assert any(plan.wrong() for plan in corpus())
+
+
+NEGATIVE = """program p(E = 8, T = 16, N = 4):
+    x    : in    [T, N]
+    n    : in    [1] < 4
+    ends : in    [E + 1] <= T rising
+    g    : local [T, N]
+    y    : out   [8, N]
+
+    compute make(r: T[: ends[n[0]]], j: N):
+        g[r, j] = x[r, j]
+        producer_tile_notify(g[r, j])
+
+    compute take(i: 8 by 1, j: N):
+        total = zeros(f32)
+        for (r: T[: ends[max(n[0] - min(n[0], i - 2), 0)]]):
+            consumer_tile_wait(g[r, j])
+            total += sum(g[r, j], axis=0)
+        y[i, j] = total
+
+schedule s for p:
+    make on sm(1), tile(r=16)
+    take on sm(1), tile(r=16)
+"""
+
+
+def test_indices_of_families_stand_for_no_negative_numbers() -> None:
+    """`n[0] - min(n[0], -2)` is more than `n[0]`, which that of a number from 0 on is not."""
+    module = compiler.parse(NEGATIVE)
+    with pytest.raises(CoverageError, match=r"reads up to ends\[n\[0\] \+ 2\]"):
+        compiler.plan(module.program(), module.schedules[0], ranks=2, dims={"E": 8, "T": 16, "N": 4})

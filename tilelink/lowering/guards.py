@@ -235,11 +235,11 @@ def _hole(number: int) -> Index:
 
 
 def _in_entries(part: GuardPart, change: Callable[[int], Scalar]) -> GuardPart:
-    """Return a part with the numbers of its entries, but ranks, changed: numbers, or those of indices `#n`."""
+    """Return a part with the numbers of its entries, but ranks, changed: those from 0 on, or those of indices `#n`."""
 
     def number(expr: Scalar) -> Scalar | None:
         match expr:
-            case Int(value=value):
+            case Int(value=value) if value >= 0:  # an index stands for numbers from 0 on
                 return change(value)
             case Index(name=name) if name.startswith("#"):
                 return change(int(name[1:]))

@@ -8,10 +8,12 @@ same program is refused. Tensors whose signals the schedule itself takes away (`
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
+from tilelink.errors import ScheduleError
 from tilelink.ir.program import Notify, Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.columns import distinct_rows
@@ -49,7 +51,8 @@ def by_schedule(plan: Plan) -> list[Scheduled]:
     """Return what the schedule alone orders in a plan that is safe, in the order of stages."""
     found = dict.fromkeys(_found(plan.representative))
     if found and not plan.representative.as_enumerated:  # of one rank, which may lack signals that show an order
-        found = dict.fromkeys(_found(plan))
+        with suppress(ScheduleError):  # all ranks may have more tiles than a plan holds
+            found = dict.fromkeys(_found(plan))
     order = [*plan.bound.stages]
     return sorted(found, key=lambda one: (order.index(one.reader), order.index(one.writer), one.tensor))
 
