@@ -448,7 +448,7 @@ def _order(schedule: Schedule, stage: str) -> Order:
 
 
 def _rotations(index: str) -> Iterator[IndexOrder]:
-    """Yield orders over the ranks: from the local rank or a neighbour, up or down."""
+    """Yield orders over the ranks: from the local rank up, and down, from the next one up, and the one before down."""
     after, before = binary("+", RANK, const(1)), binary("-", RANK, const(1))
     for start, step in ((RANK, 1), (RANK, -1), (after, 1), (before, -1)):
         yield IndexOrder(index=index, kind="sequence", start=start, step=step)
