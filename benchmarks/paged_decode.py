@@ -36,7 +36,7 @@ FILE = Path(tilelink.__file__).parent / "programs" / "decode_attention.tl"
 HEADS, GROUP = 8, 8
 """Heads of keys, and queries for each: LLaMA 70B."""
 CASES = ((1, 32768, "even"), (8, 8192, "even"), (8, 32768, "even"), (64, 2048, "even"), (256, 512, "even"),
-         (16, 32768, "drawn"), (128, 4096, "drawn"))  # fmt: skip
+         (8, 4096, "even"), (16, 32768, "drawn"), (64, 8192, "drawn"), (128, 4096, "drawn"))  # fmt: skip
 """Requests, keys of each on a rank, and whether all have as many."""
 LAUNCHES, BLOCK, SMS = 8, 2048, 132
 """Launches of a graph, elements that a plain read loads together, and SMs that it takes."""

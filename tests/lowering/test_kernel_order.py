@@ -141,6 +141,40 @@ def test_what_peers_reach_keeps_its_signals() -> None:
         tilelink.compile(made.program(), made.schedules[0], ranks=2, dims={"M": 8})
 
 
+OWN = """
+program own(M = 8, N = 4):
+    x : in        [M, N]
+    h : symmetric [M, N]
+    y : out       [M, N]
+    compute keep(i: M):
+        tile_push_data(h[i, :] @ rank, x[i, :] + x[i, :])
+    compute add(i: M):
+        y[i, :] = h[i, :]
+schedule one for own:
+    keep on sm, tile(i=2)
+    add  on sm, tile(i=3)
+    h kernel_order
+"""
+
+
+def test_what_a_rank_pushes_to_itself_is_reached_by_no_peer() -> None:
+    made = tilelink.parse(OWN)
+    dims = {"M": 8, "N": 4}
+    lowered = compiler.bound(made.program(), made.schedules[0], ranks=3, dims=dims, dtype="f32", target=target("cpu"))
+    assert not signals(lowered)
+    inputs = [{"x": torch.randn(8, 4)} for _ in range(3)]
+    kernel = tilelink.compile(made.program(), made.schedules[0], ranks=3, dims=dims)
+    for launch in kernel.run([inputs, inputs], seed=1, max_delay_s=0.002).outputs:
+        assert all(torch.equal(found["y"], 2 * own["x"]) for own, found in zip(inputs, launch, strict=True))
+
+
+@pytest.mark.parametrize("at", ["(rank + 1) % ranks", "0", "ranks - 1 - rank"])
+def test_what_a_rank_pushes_to_one_that_may_be_another_keeps_its_signals(at: str) -> None:
+    made = tilelink.parse(OWN.replace("@ rank", f"@ ({at})"))
+    with pytest.raises(ScheduleError, match="kernel_order of h, which peers reach"):
+        tilelink.compile(made.program(), made.schedules[0], ranks=2, dims={"M": 8, "N": 4})
+
+
 def test_a_tensor_without_signals_loses_none() -> None:
     made = module(tensor="x")
     program, schedule = made.program(), made.schedules[0]

@@ -172,3 +172,39 @@ def test_tiles_that_may_not_be_are_not_prefetched(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(consumer_values, "may_be_prefetched", lambda *_: False)  # as of tiles that are cut
     with pytest.raises(EmitError, match="a tile is prefetched that may be cut"):
         source(made)
+
+
+COUNTED = """
+program total(B = 4, L = 20, N = 64):
+    count : in  [B] <= L
+    x     : in  [B, L, N]
+    y     : out [B, N]
+
+    compute add(b: B by 1, n: N):
+        acc = zeros(f32)
+        for (l: L[: count[b]]):
+            acc += sum(x[b, l, n], axis=0)
+        y[b, n] = acc
+
+schedule one for total on sm_90:
+    add on sm, tile(n={n}, l={l})
+"""
+
+
+@pytest.mark.parametrize(
+    "n, l, length, form",
+    [
+        (64, 1, 20, "ahead 8"),  # 256 bytes: as many as there may be
+        (2048, 1, 20, "ahead 4"),  # as many as are 32 KB
+        (64, 1, 2, "ahead 2"),
+        (64, 2, 20, ""),  # elements that are reduced meet in shared memory
+    ],
+)
+def test_a_counted_loop_has_the_loads_of_some_iterations_in_flight(n: int, l: int, length: int, form: str) -> None:  # noqa: E741
+    made = compiler.parse(COUNTED.format(n=n, l=l))
+    program, dims = made.program(), {"B": 4, "L": length, "N": 2048}
+    bound = compiler.bound(program, made.schedules[0], ranks=1, dims=dims, dtype="f32", target="sm_90")
+    assert bound.stages["add"].loops == ((form,) if form else ())
+    loop = next(line for line in source(bound).splitlines() if "for l in" in line)
+    count = f"0, tl.cdiv(end_l, {l if l == 1 else 'BLOCK_L'})"
+    assert (f"tl.range({count}, num_stages={form.removeprefix('ahead ')})" if form else f"range({count})") in loop

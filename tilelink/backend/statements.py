@@ -191,8 +191,7 @@ class StatementEmitter:
         else:
             length = end if start == "0" else f"{end} - {start}"
             over = f"0, tl.cdiv({length}, {addresses.constants.tile(stage, index)})"
-        over = f"tl.range({over}, num_stages=1)" if form == IN_ORDER else f"range({over})"
-        with self.writer.block(nodes.Loop(index=index, over=over)):
+        with self.writer.block(nodes.Loop(index=index, over=_range(over, form))):
             if not signals:
                 self._body(loop.body)
                 return
@@ -332,8 +331,7 @@ class StatementEmitter:
         number = self.values.addresses.constants.count(self.values.addresses.stage, index)
         if form == UNROLLED:
             return f"tl.static_range(0, {number})"
-        stages = "1" if form == IN_ORDER else form.removeprefix(AHEAD).strip() if form.startswith(AHEAD) else ""
-        return f"tl.range(0, {number}, num_stages={stages})" if stages else f"range(0, {number})"
+        return _range(f"0, {number}", form)
 
     def _assign(self, name: str, value: Value) -> None:
         match value:
@@ -681,3 +679,9 @@ class StatementEmitter:
                 dimension(d + 1, ranges)
 
         dimension(0, tile_map.channel_range(grid))
+
+
+def _range(over: str, form: str) -> str:
+    """Return the iterator of a loop that is not written out, over these numbers."""
+    stages = "1" if form == IN_ORDER else form.removeprefix(AHEAD).strip() if form.startswith(AHEAD) else ""
+    return f"tl.range({over}, num_stages={stages})" if stages else f"range({over})"

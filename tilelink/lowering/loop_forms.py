@@ -46,10 +46,12 @@ ITERATIONS = 8
 ELEMENTS = 16384
 """Largest number of elements of all iterations of an unrolled loop, which are in registers at the same time."""
 ITERATIONS_AHEAD = 3
-"""Largest number of iterations in flight of a loop that loads.
+"""Number of iterations in flight of a loop that loads, if it has so many.
 
 Adding seven peers' 128x256 tiles takes 15 us with two to four in flight, and 22 us one by one (H200).
 """
+MOST_AHEAD, BYTES_AHEAD = 8, 32768
+"""Largest number of those that load little, and the bytes that they load together: memory answers after as long."""
 TOGETHER_COUNT = 32
 """Largest number of notifies that are issued together: one for each thread of a warp."""
 PLAIN, UNROLLED, IN_ORDER, TOGETHER, AHEAD = "plain", "unrolled", "in order", "together", "ahead"
@@ -139,7 +141,7 @@ def _form(bound: Bound, stage: BoundStage, one: TileLoop) -> str:
     if is_sequential(loop):
         return IN_ORDER
     # A product has its own pipeline stages. Their buffers are free after the product, but not in a flattened loop.
-    if whole and not one.inner and not stage.flatten and bound.target.kind == "cuda":
+    if not more and not one.inner and not stage.flatten and bound.target.kind == "cuda":
         ahead = _iterations_ahead(bound, stage, loop)
         return f"{AHEAD} {ahead}" if ahead > 1 else PLAIN
     return PLAIN
@@ -177,18 +179,25 @@ def _is_short(bound: Bound, stage: BoundStage, loop: For) -> bool:
 def _iterations_ahead(bound: Bound, stage: BoundStage, loop: For) -> int:
     """Return how many iterations of a loop may have their loads in flight together; 1 if impossible or of no use.
 
-    More than 1 needs a loop of assignments that load and compute elementwise: the order of any other statement matters.
+    More than 1 needs a loop of assignments that load and compute elementwise, as a reduction of one element does: the
+    order of any other statement matters.
     Such loads go through shared memory, in which Triton buffers those of one iteration less.
     """
     size, typing = 0, bound.typing.stage(stage.name)
     for statement in loop.body:
-        if not isinstance(statement, Assign) or _has(statement.value, Dot | Attend | Reduce | Scan | UserCall):
+        if not isinstance(statement, Assign) or _has(statement.value, Dot | Attend | Scan | UserCall):
+            return 1
+        sums = (one for one in values(statement.value) if isinstance(one, Reduce))
+        if any(block_shape(bound, stage, typing.axes_of(one.value))[one.axis] > 1 for one in sums):
             return 1
         for region in reads(statement.value):
             shape = block_shape(bound, stage, typing.region_type(region).axes)
             size += prod(shape) * ITEM_BYTES[bound.tensors[region.tensor].dtype]
     count = stage.count(loop.indices[0].name)
-    return max(1, min(ITERATIONS_AHEAD, count, bound.target.shared_memory // size)) if size else 1
+    if not size:
+        return 1
+    wanted = max(ITERATIONS_AHEAD, min(MOST_AHEAD, BYTES_AHEAD // size))
+    return max(1, min(wanted, count, bound.target.shared_memory // size))
 
 
 def _has(value: Value, kinds: UnionType) -> bool:

@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.program import For, If, Notify, Program, Region, Statement, Wait
-from tilelink.ir.scalar import Whole, at_launch
+from tilelink.ir.scalar import Rank, Whole, at_launch
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage, with_bodies, with_channels
 from tilelink.lowering.clauses.clause import Clause, Phase, switch
@@ -111,9 +111,15 @@ def _without(body: tuple[Statement, ...], names: set[str]) -> Iterator[Statement
                 yield statement
 
 
+def _is_reached(program: Program, tensor: str) -> bool:
+    """True if a program accesses a tensor of another rank than that of its own, as far as the text says so."""
+    regions = (region for stage in program.stages for region, _ in accesses(stage.body))
+    return any(region.tensor == tensor and region.rank not in (None, Rank()) for region in regions)
+
+
 def _check(program: Program, part: SchedulePart) -> None:
     tensor = program.tensor(part.name)
-    if tensor.symmetric:
+    if tensor.symmetric and _is_reached(program, tensor.name):
         message = f"kernel_order of {tensor.name}, which peers reach: their kernels are not in the order of this rank's"
         hint = "take `kernel_order` away: it is for tensors of one rank"
         raise ScheduleError(message, location=part.at("kernel_order"), related=tensor.location, hint=hint)
