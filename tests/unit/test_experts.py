@@ -179,7 +179,7 @@ def test_programs_do_what_torch_does_between_products() -> None:
 
     of_rows = {"E": E, "T": T}
     taken = ran("gathered_rows", {**of_rows, "N": N, "H": H}, starts=starts, x=chosen.x, rows=order // k)
-    same(taken["y"], torch_experts.rows_of(chosen.x, chosen, layer))
+    same(taken["y"], torch_experts.rows_of(chosen.x, order // k, chosen, layer))
     parts = both.unflatten(1, (2, -1))
     gated = ran("gated_rows", {**of_rows, "I": inner}, starts=starts, both=parts, scale=scale)
     same(gated["hidden"], torch_experts.gated(both, scale, chosen, layer))

@@ -216,7 +216,7 @@ def gated_gradients(
 
 def forward(w13: Tensor, w2: Tensor, layer: Layer, chosen: Chosen) -> tuple[Tensor, Tensor]:
     """Return y [M, H], and gate and up of each choice [T + 1, 2 I]."""
-    both = first_product(w13, chosen, layer)
+    both = first_product(w13, row_numbers(chosen), chosen, layer)
     hidden = gated(both, weights_of(chosen), chosen, layer)
     rows = grouped(rounded(hidden) if layer.rounded else hidden, w2.transpose(1, 2), chosen.starts)
     return summed_over_ranks(combine(rows, chosen, layer), layer.group), both
@@ -259,19 +259,23 @@ def unscaled(w: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
 
 def weights_of(chosen: Chosen) -> Tensor:
     """Return the weight of each place [T + 1]."""
-    return chosen.weights.flatten()[chosen.order]
+    return chosen.weights.flatten().index_select(0, chosen.order)
 
 
-def rows_of(x: Tensor, chosen: Chosen, layer: Layer) -> Tensor:
-    """Return the token of each place: [R M, H] -> [T + 1, H]."""
-    rows = chosen.order // chosen.place.shape[1]
+def rows_of(x: Tensor, rows: Tensor, chosen: Chosen, layer: Layer) -> Tensor:
+    """Return the token of each place: [R M, H] -> [T + 1, H]. rows: as `row_numbers` has them."""
     if has_kernels(x, layer):
         return kernel("gathered_rows")(chosen.starts, x, rows, group=layer.group)
     return x.index_select(0, rows)
 
 
-def first_product(w13: Tensor, chosen: Chosen, layer: Layer) -> Tensor:
-    return grouped(rows_of(chosen.x, chosen, layer), w13.transpose(1, 2), chosen.starts)
+def row_numbers(chosen: Chosen) -> Tensor:
+    """Return which token, of all ranks' ones, is at each place [T + 1]."""
+    return chosen.order // chosen.place.shape[1]
+
+
+def first_product(w13: Tensor, rows: Tensor, chosen: Chosen, layer: Layer) -> Tensor:
+    return grouped(rows_of(chosen.x, rows, chosen, layer), w13.transpose(1, 2), chosen.starts)
 
 
 def backward(
@@ -282,20 +286,21 @@ def backward(
     dy [M, H]. both: gate and up of each choice, or None to compute them again.
     """
     dx, dweights, dw13, dw2 = (dy.new_empty(0) for _ in wanted)
-    starts, place = chosen.starts, chosen.place
-    both = first_product(w13, chosen, layer) if both is None else both
-    given = rows_of(gather(dy, layer.group), chosen, layer)
+    starts, rows = chosen.starts, row_numbers(chosen)
+    both = first_product(w13, rows, chosen, layer) if both is None else both
+    given = rows_of(gather(dy, layer.group), rows, chosen, layer)
     dplain = grouped(given, w2, starts)
     weighted, dboth, dweight = gated_gradients(both, weights_of(chosen), dplain, chosen, layer)
     if wanted[3]:
         dw2 = grouped(given.t(), weighted, starts)
     del given, weighted, dplain
-    if wanted[1]:
-        own = torch.where(place < dweight.numel() - 1, dweight[place], 0)
-        dweights = summed_over_ranks(own, layer.group)
-    sums = None
+    sums, of_weights = (lambda: dx), (lambda: dweights)
     if wanted[0]:
         sums = summing_over_ranks(combine(grouped(dboth, w13, starts), chosen, layer), layer.group)
+    if wanted[1]:  # after the larger exchange and beside what follows, not between products, which would wait for it
+        dweight[-1:].zero_()  # that of no choice
+        own = dweight.index_select(0, chosen.place.flatten()).view(chosen.place.shape)
+        of_weights = summing_over_ranks(own, layer.group)
     if wanted[2]:  # rows are copied by short CTAs: the exchange has begun on all ranks before a product takes the SMs
-        dw13 = grouped(dboth.t(), rows_of(chosen.x, chosen, layer), starts)
-    return dx if sums is None else sums(), dweights, dw13, dw2
+        dw13 = grouped(dboth.t(), rows_of(chosen.x, rows, chosen, layer), starts)
+    return sums(), of_weights(), dw13, dw2
