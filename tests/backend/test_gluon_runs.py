@@ -89,6 +89,7 @@ FORMS = """program forms(M, N, K):
     x    : in        [M, K]
     w    : in        [N, K]
     v    : in        [N, K]
+    u    : in        [K, N]
     bias : in        [N]
     r    : in        [M, N]
     e    : in        [M] f32
@@ -123,6 +124,7 @@ schedule one for many:
     gemm on sm, tile(i=128, j=256, k=64), roles(consumers=2, buffers=4)
 """
 DOT, OTHER = "dot(h[i, :], w[j, :].T)", "dot(h[i, :], v[j, :].T)"
+BY_ROWS = "dot(h[i, :], u[:, j])"
 BRANCHES = """acc = dot(x[i, :], w[j, :].T)
 if ranks > 2:
     acc = acc + 1.0
@@ -170,8 +172,11 @@ def direct() -> Bound:
     return compiler.bound(module.program(), module.schedules[0], ranks=3, dims=sizes, dtype="bf16", target=on)
 
 
-def cut(starts: list[int], order: str = "e, group(r, 2), j") -> tuple[Bound, Inputs]:
-    return counted.bound(order=order, on=replace(target("sm_90"), sms=4)), counted.inputs(starts)
+def cut(starts: list[int], order: str = "e, group(r, 2), j", text: str = counted.TEXT) -> tuple[Bound, Inputs]:
+    inputs = counted.inputs(starts)
+    if text == counted.BY_ROWS:
+        inputs = [{**one, "w": one["w"].transpose(1, 2).contiguous()} for one in inputs]
+    return counted.bound(text, order=order, on=replace(target("sm_90"), sms=4)), inputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +195,8 @@ CASES = {
     "one product in flight": Case(made=lambda: form(roles="consumers=2, buffers=2, in_flight=1")),
     "three consumers": Case(made=lambda: form(i=192, M=384, roles="consumers=3, buffers=4")),
     "two products": Case(made=lambda: form(f"maximum({DOT}, 0.0) * 0.5 + {OTHER}")),
+    "rows that are contracted": Case(made=lambda: form(BY_ROWS)),
+    "rows that are contracted, ragged tiles": Case(made=lambda: form(f"{BY_ROWS} + r[i, j]", j=64, M=200, N=200, K=64)),
     "f32 results": Case(made=lambda: form(f"{DOT} + r[i, j]", dtype=" f32")),
     "a bias, and vectors of rows": Case(made=lambda: form(f"({DOT} + bias[j]) * e[i][:, None] + r[i, j]")),
     "ragged tiles": Case(made=lambda: form(f"{DOT} + bias[j] + r[i, j]", M=200, N=200, K=72)),
@@ -229,6 +236,9 @@ CASES = {
     "more addends": Case(made=lambda: added(5)),
     "8-bit floats": Case(made=lambda: narrow.bound(value=f"{narrow.SCALED} + z[i, j, 1]", buffers=2)),
     "tiles that a launch cuts": Case(made=lambda: cut([0, 100, 101, 301]), stage="product", near=2e-2),
+    "tiles that a launch cuts, of rows that are contracted": Case(
+        made=lambda: cut([0, 100, 101, 301], text=counted.BY_ROWS), stage="product", near=2e-2
+    ),
     "tiles of which a launch has some": Case(made=lambda: cut([0, 0, 256, 256], "j, e, r"), stage="product", near=2e-2),
     "scaled products of rows that a launch cuts": Case(
         made=lambda: counted.scaled([0, 100, 101, 301]), stage="product", near=2e-2

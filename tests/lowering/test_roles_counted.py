@@ -34,6 +34,8 @@ TEXT = """program experts(T, N, K, E):
 schedule one for experts:
     product on sm, tile(r=128, j=128, k=64), order({order}), roles(consumers=2, buffers=4)
 """
+BY_ROWS = TEXT.replace("[E, N, K]", "[E, K, N]").replace("w[e, j, :].T", "w[e, :, j]")
+"""Experts whose weights lie the other way round, as gradients of what experts take need them."""
 SIZES = {"T": 384, "N": 256, "K": 64, "E": 3}
 
 
@@ -60,10 +62,11 @@ def inputs(starts: list[int]) -> list[dict[str, torch.Tensor]]:
     ]  # fmt: skip
 
 
-def test_a_launch_decides_which_rows_there_are() -> None:
-    made = bound()
+@pytest.mark.parametrize("given", [TEXT, BY_ROWS])
+def test_a_launch_decides_which_rows_there_are(given: str) -> None:
+    made = bound(given)
     stage = made.stages["product"]
-    assert stage.roles is not None and stage.roles.cut
+    assert stage.roles is not None and stage.roles.cut and stage.roles.by_rows == (given == BY_ROWS)
     compact = made.kernel_of["product"].loops[0].compact
     assert compact is not None and compact.segments == 3
     verify(make_plan(made))

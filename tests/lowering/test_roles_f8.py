@@ -26,6 +26,7 @@ TEXT = """program scaled(M, N, K):
     u : in  [M] f32
     v : in  [N] f32
     z : in  [M, N, 2]
+    t : in  [K, N]{type}
     y : out [M, N]
 
     compute gemm(i: M, j: N):
@@ -115,6 +116,12 @@ def test_operands_of_other_types_are_refused() -> None:
     with pytest.raises(ScheduleError, match="its operands are f32, not both bf16 or f16 or f8e4m3 or f8e5m2") as own:
         bound(" f32", value="dot(x[i, :], w[j, :].T)", block=64)
     assert own.value.hint and "--dtype" not in own.value.hint
+
+
+def test_rows_are_contracted_with_16_bits_alone() -> None:
+    with pytest.raises(ScheduleError, match="products of 8-bit floats contract the last dimension of both operands"):
+        bound(value="dot(x[i, :], t[:, j])")
+    assert roles(bound(" bf16", value="dot(x[i, :], t[:, j])", block=64)).by_rows
 
 
 def test_operands_without_a_type_of_their_own_may_have_another_one() -> None:

@@ -296,6 +296,10 @@ class Loader(RoleEmitter):
         shared, addresses, self.loaded = self.shared, self.values.addresses, True
         corners = {} if sliced else self._corners()
         ahead = self._slices()
+
+        def place(what: str, row: str, column: str) -> tuple[str, str]:
+            return (row, f"{ahead[what]}{k}") if not column else (f"{row} + {k}", column)
+
         k = self.writer.name("k")
         over = f"range(0, {shared.inner}, {shared.block})"
         with self.writer.block(nodes.Loop(index=k, over=over)):
@@ -304,7 +308,7 @@ class Loader(RoleEmitter):
                 with self.writer.block(nodes.Branch(condition=f"{k} % {size} == 0")):
                     self._slice_waits(sliced, f"{k} // {size}")
                 corners = self._corners()
-            boxes = {what: (shared.boxes_of(what), row, f"{ahead[what]}{k}") for what, row in corners.items()}
+            boxes = {what: (shared.boxes_of(what), *place(what, *at)) for what, at in corners.items()}
             self.load(self.at[OPERANDS].steps, boxes, self.position, go_on=True)
 
     def _load_tiles(self, regions: Sequence[Region]) -> None:
@@ -325,10 +329,13 @@ class Loader(RoleEmitter):
             self._begin(wait)
             self._wait(wait.kind, whole, True, {dim: number})
 
-    def _corners(self) -> dict[str, str]:
-        """Return operand -> name of the first row of its tile."""
-        addresses, operands = self.values.addresses, self._operands
-        return {what: corner(addresses, region, load=True, column=False)[0] for what, region in operands.items()}
+    def _corners(self) -> dict[str, tuple[str, str]]:
+        """Return operand -> names of the first row and column of its tile, "" for a column along which it contracts."""
+        addresses, operands, by_rows = self.values.addresses, self._operands, self.shared.by_rows
+        return {
+            what: corner(addresses, region, load=True, column=by_rows and what != LEFT)
+            for what, region in operands.items()
+        }
 
     @property
     def _operands(self) -> dict[str, Region]:
@@ -340,6 +347,8 @@ class Loader(RoleEmitter):
         """Emit where the slice of each operand begins that is multiplied, and return what to add to it, or ""."""
         addresses, found, known = self.values.addresses, dict[str, str](), dict[str, str]()
         for what, region in self._operands.items():
+            if self.shared.by_rows and what != LEFT:
+                continue
             inner = addresses.bound.memory_map(addresses.stage.name, region).spans[-1]
             first = addresses.start(inner, LEVEL["+"]) if inner.kind in ("tile", "block") else ""
             if first and first not in known:
@@ -606,7 +615,8 @@ class Consumer(RoleEmitter):
                 self._zeros(acc)
             left = f"left_ring.index({position.buffer} * {self.shared.consumers} + PART)"
             right = part_of("right_ring", position.buffer, self.shared.narrow)
-            self.writer.call("roles.multiply", left, right, acc, to=acc, FIRST=first or fresh)
+            turned = {"BY_ROWS": True} if self.shared.by_rows else {}
+            self.writer.call("roles.multiply", left, right, acc, to=acc, FIRST=first or fresh, **turned)
             if then is not None:
                 then()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tilelink import artifact
 from tilelink.backend.addresses import Addresses
@@ -36,6 +37,7 @@ from tilelink.lowering.rings import (
 from tilelink.lowering.role_statements import entries_of, product_of, products_of_tile, results_of
 from tilelink.lowering.summed import SummedProduct, summed_of
 
+Size = TypeVar("Size", int, str)
 MAX_SWIZZLE = 128
 """Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""
 
@@ -71,6 +73,10 @@ class Shared:
         return self.roles.reads_early
 
     @property
+    def by_rows(self) -> bool:
+        return self.roles.by_rows
+
+    @property
     def dot(self) -> Dot:
         return product_of(self.addresses.stage)
 
@@ -83,7 +89,11 @@ class Shared:
         if what == LEFT:
             return self._descriptor(operand_region(self.dot.left), self.roles.rows, self.roles.block)
         right = operand_region(self.dots[self._number_of(what)].right)
-        return self._descriptor(right, self.roles.columns, self.roles.block)
+        return self._descriptor(right, *self.turned(self.roles.columns, self.roles.block))
+
+    def turned(self, columns: Size, block: Size) -> tuple[Size, Size]:
+        """Return the rows and columns of a buffer of the right operand: columns of the product, and contracted."""
+        return (block, columns) if self.by_rows else (columns, block)
 
     def memory_of(self, what: str, buffer: str) -> tuple[str, dict[str, str]]:
         """Return where an operand is loaded: a ring, and how consumers divide it, or a part of a buffer and {}."""
@@ -248,7 +258,7 @@ class Shared:
     def operands(self) -> RingContext:
         """Return the ring of operands."""
         left = f"{self.buffers} * {self.consumers}, {self.rows}, {self.block}"
-        right = f"{self.buffers}, {self.all_columns}, {self.block}"
+        right = ", ".join((self.buffers, *self.turned(self.all_columns, self.block)))
         memory = ("left_ring", self.boxes_of(LEFT), left), ("right_ring", self.boxes_of(right_operand(0)), right)
         return ring_context(self.rings[OPERANDS], self.buffers, *memory)
 

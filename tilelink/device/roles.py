@@ -166,12 +166,14 @@ def smallest(x):
 
 
 @gluon.jit
-def multiply(left, right, acc, FIRST: gl.constexpr):
+def multiply(left, right, acc, FIRST: gl.constexpr, BY_ROWS: gl.constexpr = False):
     """Start acc + left @ right.T, or left @ right.T if it is the first product of a tile.
 
-    Pass the result to `retire` before anything else.
+    BY_ROWS: left @ right. Pass the result to `retire` before anything else.
     """
-    return warpgroup_mma(left, right.permute((1, 0)), acc, use_acc=not FIRST, is_async=True)
+    if not BY_ROWS:
+        right = right.permute((1, 0))
+    return warpgroup_mma(left, right, acc, use_acc=not FIRST, is_async=True)
 
 
 @gluon.jit

@@ -112,6 +112,11 @@ def operand_region(operand: Value) -> Region:
     return inner.region
 
 
+def contracts_rows(dot: Dot) -> bool:
+    """True if a product contracts the rows of its right operand in memory: it takes that as it is, not transposed."""
+    return not isinstance(dot.right, Transpose)
+
+
 def contracted_dimension(dot: Dot, region: Region) -> int | None:
     """Return the dimension of a region that a product reduces, or None if the region is not one of its operands."""
     for operand, axis in ((dot.left, -1), (dot.right, -2)):

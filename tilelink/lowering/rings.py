@@ -130,7 +130,8 @@ class Roles:
     operands after it: a position has a piece of one of them. skips_repeated_waits: True if the loader leaves out a wait
     for the channel that the iteration before has waited for (lowering/channel_waits.py). reads_early: True if consumers
     load what they compute with before the signals of a tile or of an iteration have come, since nobody writes it then:
-    vectors before a loop, and what the next iteration of a sum of products scales its product with.
+    vectors before a loop, and what the next iteration of a sum of products scales its product with. by_rows: True if a
+    buffer of the right operand has the contracted elements one below another, as the tensor has them.
     """
 
     consumers: int
@@ -149,6 +150,7 @@ class Roles:
     skips_repeated_waits: bool = False
     reads_early: bool = False
     numbers: Ring | None = None
+    by_rows: bool = False
 
     @property
     def numbered(self) -> dict[str, int]:
@@ -172,9 +174,11 @@ def widest_of(several: Iterable[Roles]) -> Roles:
 def fit_together(one: Roles, other: Roles) -> bool:
     """True if two stages of a kernel may have these roles, of the same buffers and barriers.
 
-    A tile of one may have fewer columns, which take a part of a buffer and fewer pieces, or no product.
+    A tile of one may have fewer columns, which take a part of a buffer and fewer pieces, or no product. Columns of rows
+    that are contracted take all of a buffer.
     """
-    if one.products != other.products and 0 not in (one.products, other.products):
+    several = one.products != other.products and 0 not in (one.products, other.products)
+    if several or (one.by_rows and one.columns != other.columns):
         return False
     return _of_any_width(one) == _of_any_width(other) and one.columns * other.pieces == other.columns * one.pieces
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tilelink.ir.mapping import Span
-from tilelink.ir.products import operand_region, products
+from tilelink.ir.products import contracts_rows, operand_region, products
 from tilelink.ir.program import ITEM_BYTES, Assign, Full, Notify, Read, Reduce, Region, Wait
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
@@ -137,12 +137,17 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
 def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
     """Return the roles of a stage that multiplies along a whole dimension, or why its tiles do not allow them."""
     dots, targets, direct = products_of_tile(stage), results_of(stage), is_direct(bound, stage)
+    by_rows = contracts_rows(dots[0])
     left, rights = operand_region(dots[0].left), [operand_region(one.right) for one in dots]
-    rows, columns, *others = (_along(bound, stage, region) for region in (left, *rights))
+    rows, columns, *others = (_along(bound, stage, left), *(_along(bound, stage, one, by_rows) for one in rights))
     if rows is None or columns is None or any(other != columns for other in others):
+        if by_rows:
+            return reason_at(rights[0], "it contracts rows, and they are not all of a dimension, in whole blocks")
         return "an operand of its product is not rows of whole dimensions, or of slices of them, block after block"
     if reason := _operands_reason(bound, (left, *rights), targets):
         return reason
+    if by_rows and bound.tensors[left.tensor].dtype not in WIDE:
+        return reason_at(rights[0], "products of 8-bit floats contract the last dimension of both operands")
     block, consumers, item, stored = (
         bound.contraction_block(stage.name), choice.consumers, _item(bound, left), ITEM_BYTES[types_of(bound, stage)[1]]
     )  # fmt: skip
@@ -192,6 +197,7 @@ def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Role
         addends=added,
         reads_early=_reads_early(bound, stage),
         numbers=_numbers(bound, stage, choice),
+        by_rows=by_rows,
     )
 
 
@@ -653,12 +659,17 @@ def _item(bound: Bound, region: Region) -> int:
     return ITEM_BYTES[bound.tensors[region.tensor].dtype]
 
 
-def _along(bound: Bound, stage: BoundStage, region: Region) -> int | None:
+def _along(bound: Bound, stage: BoundStage, region: Region, by_rows: bool = False) -> int | None:
     """Return the rows of an operand's tile, or None if it is not `[points, tile of rows, :]`, or a slice of `:`.
 
-    Boxes may reach beyond the rows of the tile: what comes from there is not stored.
+    Boxes may reach beyond the rows of the tile: what comes from there is not stored. by_rows: return the columns of
+    `[points, :, tile of columns]`, whose boxes reach beyond no contracted row, where another matrix may begin.
     """
     *others, rows, inner = bound.tile_map(stage.name, region).spans
+    if by_rows:
+        rows, inner = inner, rows
+        if inner.kind != "whole" or inner.extent % bound.contraction_block(stage.name):
+            return None
     points = all(span.kind == "point" for span in others)
     along = inner.kind == "whole" or _is_slice(stage, inner, bound.contraction_block(stage.name))
     return rows.size if points and rows.kind == "tile" and along else None

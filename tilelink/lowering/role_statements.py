@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import takewhile
 
-from tilelink.ir.products import products, products_of
+from tilelink.ir.products import contracts_rows, products, products_of
 from tilelink.ir.program import (
     Apply,
     Assign,
@@ -96,7 +96,9 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
     for statement in middle:
         if (value := value_of(statement)) is not None and (reason := _computed(value)):
             return reason
-    operands = [(dot.left, "left", False) for dot in dots[:1]] + [(dot.right, "right", True) for dot in dots]
+    if len(dots) > 1 and (other := next((dot for dot in dots if contracts_rows(dot)), None)) is not None:
+        return reason_at(other, "it multiplies twice, and contracts rows of a right operand")
+    operands = [(dot.left, "left") for dot in dots[:1]] + [(dot.right, "right") for dot in dots]
     return next(filter(None, (_operand_reason(*one) for one in operands)), None)
 
 
@@ -144,14 +146,14 @@ def _computed(value: Value) -> str | None:
             return reason_at(value, text)
 
 
-def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
+def _operand_reason(value: Value, side: str) -> str | None:
     inner = value.value if isinstance(value, Transpose) else value
     if not isinstance(inner, Read):
         text = f"the {side} operand of its product is computed, and the loader loads operands as they are"
         return reason_at(inner, text)
     if inner.region.rank is not None:
         return reason_at(inner.region, f"the {side} operand of its product is not a region of its own rank")
-    if isinstance(value, Transpose) is not transposed:
+    if side == "left" and isinstance(value, Transpose):
         text = f"the contracted dimension of the {side} operand is not its last one in memory"
         return reason_at(inner.region, text)
     return None
