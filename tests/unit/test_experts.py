@@ -181,6 +181,10 @@ def test_programs_do_what_torch_does_between_products() -> None:
     taken = ran("gathered_rows", {**of_rows, "N": N, "H": H}, starts=starts, x=chosen.x, rows=order // k)
     same(taken["y"], torch_experts.rows_of(chosen.x, order // k, chosen, layer))
     parts = both.unflatten(1, (2, -1))
+    w = torch.randn(E, H, inner)
+    for name, weights in (("products_of_rows", w.transpose(1, 2).contiguous()), ("turned_products_of_rows", w)):
+        made = ran(name, {**of_rows, "K": H, "N": inner}, starts=starts, x=taken["y"], w=weights)
+        same(made["y"], torch_experts.grouped(taken["y"], w, starts))
     gated = ran("gated_rows", {**of_rows, "I": inner}, starts=starts, both=parts, scale=scale)
     same(gated["hidden"], torch_experts.gated(both, scale, chosen, layer))
     made = ran("gated_rows_gradients", {**of_rows, "I": inner}, starts=starts, both=parts, scale=scale, dhidden=dplain)
