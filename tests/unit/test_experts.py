@@ -70,6 +70,35 @@ def test_roles_are_for_the_sizes_that_they_take(program: str, schedule: str) -> 
     assert taken == {one for one in sizes if experts.fits_roles(*one)} and 0 < len(taken) < len(sizes)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_are_of_kernels_where_these_take_the_sizes(turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tilelink.load("expert_rows")
+    own = module.program("turned_products_of_rows" if turned else "products_of_rows")
+    asked: list[str] = []
+
+    def kernel(name: str) -> Any:
+        asked.append(name)
+        return lambda *operands, group: operands[1]
+
+    monkeypatch.setattr(torch_experts, "has_kernels", lambda *_: True)
+    monkeypatch.setattr(torch_experts, "kernel", kernel)
+    monkeypatch.setattr(torch_experts, "grouped", lambda *_: None)
+    layer: Any = SimpleNamespace(group=None)
+    taken = dict[bool, int]()
+    for T, K, N in [(T, K, N) for T in (65, 128, 129) for K in (64, 72, 192) for N in (64, 192, 320, 384, 388)]:
+        kernels = False
+        with suppress(ScheduleError):
+            dims = {"E": 3, "T": T, "K": K, "N": N}
+            made = compiler.bound(own, module.schedule("gpu", own), ranks=2, dims=dims, dtype="bf16", target="sm_90")
+            kernels = made.stages["product"].roles is not None
+        w = torch.empty((3, K, N) if turned else (3, N, K))
+        asked.clear()
+        torch_experts.product(torch.empty(T, K), w, SimpleNamespace(starts=None), layer, turned=turned)  # type: ignore[arg-type]
+        assert asked == [own.name] * kernels, (T, K, N)
+        taken[kernels] = taken.get(kernels, 0) + 1
+    assert min(taken.values()) >= 4 and len(taken) == 2
+
+
 @pytest.mark.parametrize("tokens", [None, 8])
 def test_all_ranks_call_for_as_many_blocks(tokens: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are collective: a rank with fewer tokens than another one makes some for none.

@@ -32,7 +32,7 @@ from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import of_library
 from tilelink.ops.predict import machine_of
 from tilelink.ops.specialization import name_of_type
-from tilelink.ops.torch_experts import ACTIVATIONS, Chosen, Layer
+from tilelink.ops.torch_experts import ACTIVATIONS, Chosen, Layer, fits_roles
 
 _log = logging.getLogger("tilelink.ops")
 Tensor = torch.Tensor
@@ -552,11 +552,6 @@ def _chosen(sizes: _Sizes, x: Tensor, group: ProcessGroup) -> str:
         roles = "_roles" if not sizes.scaled and fits_roles(sizes.room(ranks) + 1, sizes.H) else ""
         return f"{ROWS if sparse else MANY}:{GPU}{wide}{roles}"
     return UNFUSED
-
-
-def fits_roles(T: int, H: int) -> bool:
-    """True if the schedules with roles take room for T rows of H elements: tiles of 128 x a power of two up to 256."""
-    return T >= 128 and (H >= 256 or H.bit_count() == 1)
 
 
 def needs_few_ranks(ranks: int, k: int) -> bool:

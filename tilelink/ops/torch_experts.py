@@ -37,6 +37,8 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[..., Tensor]]]
     "gelu": (torch.nn.functional.gelu, aten.gelu_backward.grad_input),
 }
 """Activations with their gradients."""
+ROWS_OF_WEIGHTS = 64
+"""Rows of weights of which kernels multiply all or none."""
 QUANTISED, SCALED = torch.float8_e4m3fn, 128
 """The type of weights with scales, and the elements, along rows and columns, of which one scale is."""
 
@@ -182,6 +184,20 @@ def grouped(a: Tensor, b: Tensor, starts: Tensor) -> Tensor:
     return y
 
 
+def product(a: Tensor, w: Tensor, chosen: Chosen, layer: Layer, *, turned: bool = False) -> Tensor:
+    """Return the product of each row [T + 1, K] and its expert's weights, [E, N, K], or, turned, [E, K, N]."""
+    T, K, N = *a.shape, w.shape[2 if turned else 1]
+    if has_kernels(a, layer) and fits_roles(T, N) and not N % ROW_ALIGNMENT and not (turned and K % ROWS_OF_WEIGHTS):
+        program = kernel("turned_products_of_rows" if turned else "products_of_rows")
+        return program(chosen.starts, a, w, group=layer.group)
+    return grouped(a, w if turned else w.transpose(1, 2), chosen.starts)
+
+
+def fits_roles(T: int, N: int) -> bool:
+    """True if products with roles have room for T rows of N elements: tiles of 128 x a power of two up to 256."""
+    return T >= 128 and (N >= 256 or N.bit_count() == 1)
+
+
 def gated(both: Tensor, weight: Tensor, chosen: Chosen, layer: Layer) -> Tensor:
     """Return activation(gate) * up * weight of each place: [T + 1, 2 I], [T + 1] -> [T + 1, I]."""
     if layer.activation == "silu" and has_kernels(both, layer):
@@ -218,7 +234,7 @@ def forward(w13: Tensor, w2: Tensor, layer: Layer, chosen: Chosen) -> tuple[Tens
     """Return y [M, H], and gate and up of each choice [T + 1, 2 I]."""
     both = first_product(w13, row_numbers(chosen), chosen, layer)
     hidden = gated(both, weights_of(chosen), chosen, layer)
-    rows = grouped(rounded(hidden) if layer.rounded else hidden, w2.transpose(1, 2), chosen.starts)
+    rows = product(rounded(hidden) if layer.rounded else hidden, w2, chosen, layer)
     return summed_over_ranks(combine(rows, chosen, layer), layer.group), both
 
 
@@ -275,7 +291,7 @@ def row_numbers(chosen: Chosen) -> Tensor:
 
 
 def first_product(w13: Tensor, rows: Tensor, chosen: Chosen, layer: Layer) -> Tensor:
-    return grouped(rows_of(chosen.x, rows, chosen, layer), w13.transpose(1, 2), chosen.starts)
+    return product(rows_of(chosen.x, rows, chosen, layer), w13, chosen, layer)
 
 
 def backward(
@@ -289,14 +305,14 @@ def backward(
     starts, rows = chosen.starts, row_numbers(chosen)
     both = first_product(w13, rows, chosen, layer) if both is None else both
     given = rows_of(gather(dy, layer.group), rows, chosen, layer)
-    dplain = grouped(given, w2, starts)
+    dplain = product(given, w2, chosen, layer, turned=True)
     weighted, dboth, dweight = gated_gradients(both, weights_of(chosen), dplain, chosen, layer)
     if wanted[3]:
         dw2 = grouped(given.t(), weighted, starts)
     del given, weighted, dplain
     sums, of_weights = (lambda: dx), (lambda: dweights)
     if wanted[0]:
-        sums = summing_over_ranks(combine(grouped(dboth, w13, starts), chosen, layer), layer.group)
+        sums = summing_over_ranks(combine(product(dboth, w13, chosen, layer, turned=True), chosen, layer), layer.group)
     if wanted[1]:  # after the larger exchange and beside what follows, not between products, which would wait for it
         dweight[-1:].zero_()  # that of no choice
         own = dweight.index_select(0, chosen.place.flatten()).view(chosen.place.shape)
