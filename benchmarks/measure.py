@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import random
 import statistics
 import sys
 import threading
@@ -27,6 +28,14 @@ ALLOWED = 1e-2
 
 
 # Arithmetic --------------------------------------------------------------------------------------------------
+
+
+def in_turn(every: Sequence[Any], number: int) -> list[Any]:
+    """Return them in the order of a turn, the same on all ranks.
+
+    A GPU that has just run long products has a lower clock for some milliseconds: none always follows the same one.
+    """
+    return random.Random(number).sample(every, len(every))
 
 
 def floor_us(received_bytes: int, rate_gbs: float) -> float:
@@ -144,8 +153,7 @@ class Session(Sampler):
         with self.watchdog.step("timing"):
             for number in range(warmups + samples):
                 refresh()
-                first = number % len(variants)
-                for variant in (*variants[first:], *variants[:first]):
+                for variant in in_turn(variants, number):
                     self.watchdog.note(variant.name)
                     pair = events[variant.name][max(number - warmups, 0)]
                     seconds = self._timed(variant, pair, errors[variant.name])
@@ -248,10 +256,8 @@ def microseconds(
     before: what is done before a run and not timed, by its name.
     """
     seen: dict[str, list[float]] = {name: [] for name in runs}
-    names = list(runs)
     for number in range(samples + 2):
-        first = number % len(names)
-        for name in (*names[first:], *names[:first]):
+        for name in in_turn([*runs], number):
             flush.zero_()
             if before and name in before:
                 before[name]()

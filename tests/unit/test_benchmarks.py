@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +226,12 @@ def test_results_do_not_say_where_they_are(monkeypatch: pytest.MonkeyPatch) -> N
     assert tp.command() == "--op ag_gemm --operator"
     monkeypatch.setattr("sys.argv", ["tp.py", "--op", "ag_gemm"])
     assert tp.command() == "--op ag_gemm"
+
+
+def test_no_variant_always_follows_the_same_one() -> None:
+    names = ["alone", "exchange", "NCCL", "ours", "backward"]
+    turns = [measure.in_turn(names, number) for number in range(40)]
+    assert all(sorted(turn) == sorted(names) for turn in turns)
+    assert turns == [measure.in_turn(names, number) for number in range(40)]  # on each rank
+    before = Counter(turn[turn.index("ours") - 1] for turn in turns if turn[0] != "ours")
+    assert set(before) == {*names} - {"ours"} and max(before.values()) < 20
