@@ -25,13 +25,13 @@ from tilelink.compiler.cuda import gpu_artifact
 TEXT = """program experts(T, N, K, E):
     starts : in  [E + 1] <= T offsets
     x      : in  [T[: starts[E]], K]
-    w      : in  [E, N, K]
+    w      : in  [E, {weights}]
     bias   : in  [E, N]
     z      : in  [T[: starts[E]], N]
     y      : out [T[: starts[E]], N]{dtype}
 
     compute product(e: E, r: T[starts[e] : starts[e + 1]], j: N):
-        y[r, j] = silu(dot(x[r, :], w[e, j, :].T) + bias[e, j][None, :]){more}
+        y[r, j] = silu(dot(x[r, :], {right}) + bias[e, j][None, :]){more}
 
 schedule one for experts:
     product on sm, tile(r={rows}, j={columns}, k=64), order({order}), roles({roles})
@@ -46,6 +46,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "three consumers": {"rows": 192, "columns": 128, "roles": "consumers=3, buffers=4"},
     "more rows": {"rows": 256, "columns": 128, "roles": "consumers=2, buffers=3"},
     "long results": {"dtype": " f32"},
+    "rows that are contracted": {"turned": True},
+    "columns that are cut, and rows contracted": {"turned": True, "N": 1000, "columns": 128, "more": " + z[r, j]"},
 }
 LAUNCHES = 12
 
@@ -56,8 +58,12 @@ class Case:
     def __init__(
         self, *, T: int = 4096, N: int = 1024, K: int = 512, E: int = 16, rows: int = 128, columns: int = 256,
         order: str = "e, group(r, 4), j", roles: str = "consumers=2, buffers=4", dtype: str = "", more: str = "",
+        turned: bool = False,
     ) -> None:  # fmt: skip
-        text = TEXT.format(rows=rows, columns=columns, order=order, roles=roles, dtype=dtype, more=more)
+        weights, right = ("K, N", "w[e, :, j]") if turned else ("N, K", "w[e, j, :].T")
+        text = TEXT.format(
+            rows=rows, columns=columns, order=order, roles=roles, dtype=dtype, more=more, weights=weights, right=right
+        )
         module = compiler.parse(text, "experts.tl")
         sizes = {"T": T, "N": N, "K": K, "E": E}
         plan = compiler.plan(
@@ -74,6 +80,8 @@ class Case:
         artifact = gpu_artifact(plan)
         pad = torch.full((artifact.pad_size,), ALWAYS_SET, dtype=torch.int32, device="cuda")
         given = {name: getattr(self, name) for name in ("starts", "x", "w", "bias", "z", "y")}
+        if turned:
+            given["w"] = self.w.transpose(1, 2).contiguous()
         self.kernel = Alone(artifact, given, pad, "product")
 
     def numbers(self, *shape: int) -> torch.Tensor:
