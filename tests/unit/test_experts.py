@@ -241,3 +241,12 @@ def test_ids_are_integers_and_experts_are_there() -> None:
 def test_many_experts_are_sorted_too() -> None:
     ids = torch.arange(700, dtype=torch.int32).flip(0)
     assert tilelink.routing.by_expert(ids, 600).order[:600].tolist() == list(range(699, 99, -1))
+
+
+def test_tensors_of_tokens_are_copied_only_where_some_are_not_there() -> None:
+    x, ids = torch.ones(3, 4), torch.zeros(3, 2, dtype=torch.int32)
+    sizes: Any = SimpleNamespace(rows=3, padded=3)
+    assert all(one is other for one, other in zip(experts._padded(sizes, x, ids, x), (x, ids, x), strict=True))
+    sizes.padded = 5
+    more, others, _ = experts._padded(sizes, x, ids, x)
+    assert more.shape == (5, 4) and not more[3:].any() and others[3:].tolist() == [[-1, -1], [-1, -1]]

@@ -500,7 +500,7 @@ def _by_kernels(
     if w13_scale is not None and w2_scale is not None:
         blocks["B"] = SCALED
         of_experts = [of_experts[0], w13_scale.unflatten(1, (2, -1)), w2, w2_scale]
-    added = () if extra is None else (torch.nn.functional.pad(extra, (0, 0, 0, sizes.padded - sizes.rows)),)
+    added = () if extra is None else (_with_all_rows(sizes, extra),)
     if name == FEW:
         program, tokens = of_library(FEW_SCALED if blocks else FEW, schedule), (ids, weights)
         sent = x.unflatten(1, (-1, SCALED)) if blocks else x
@@ -566,9 +566,13 @@ def _layer(sizes: _Sizes, group: ProcessGroup) -> Layer:
 
 def _padded(sizes: _Sizes, x: Tensor, ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the tensors of tokens with those that are not there: rows of zeros, which no expert is chosen for."""
-    more = (0, 0, 0, sizes.padded - sizes.rows)
-    pad = torch.nn.functional.pad
-    return (pad(x, more), pad(ids, more, value=-1), pad(weights, more)) if more[-1] else (x, ids, weights)
+    return _with_all_rows(sizes, x), _with_all_rows(sizes, ids, -1), _with_all_rows(sizes, weights)
+
+
+def _with_all_rows(sizes: _Sizes, one: Tensor, value: int = 0) -> Tensor:
+    """Return a tensor of tokens with rows of a value for those that are not there; without any itself, and no copy."""
+    more = sizes.padded - sizes.rows
+    return torch.nn.functional.pad(one, (0, 0, 0, more), value=value) if more else one
 
 
 def _shapes(
@@ -614,7 +618,7 @@ def _gradients(
     chosen = Chosen(of_all, weights_of_all, starts, order, place)
     if not keep:
         chosen, _ = torch_experts.choose(*_padded(sizes, x, ids, weights), sizes.E, layer)
-    given = torch.nn.functional.pad(dy, (0, 0, 0, sizes.padded - sizes.rows))
+    given = _with_all_rows(sizes, dy)
     dx, dweights, dw13, dw2 = torch_experts.backward(given, w13, w2, both if keep else None, layer, chosen, wanted)
     rows = slice(sizes.rows)
     return dx[rows].contiguous(), dweights[rows].to(weights.dtype).contiguous(), dw13, dw2
