@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -630,6 +631,46 @@ def graded_at_once() -> None:
         for causal in (False, True):
             ops.attention(q, q, q, is_causal=causal).sum().backward()
     assert calls == [False, True]
+
+
+def graded_by_choice() -> None:
+    """Gradients of which nobody says how are by the kernel where that is chosen, and unfused wherever it cannot be."""
+    unfused: list[bool] = []
+    asked: list[tuple[Any, ...]] = []
+
+    def gradients(*given: Any, whole: Any = torch_attention.gradients, **named: Any) -> Any:
+        unfused.append(True)
+        return whole(*given, **named)
+
+    def choose(*call: Any) -> str:
+        asked.append(call)
+        return "default"
+
+    whole = torch.randn(1, 2, 8, 4, generator=torch.Generator().manual_seed(3)).bfloat16()
+    edges, gpu = torch.tensor([0, 3], dtype=torch.int32), SimpleNamespace(gpu="NVIDIA H200", one_node=True)
+    cases: tuple[tuple[dict[str, Any], bool], ...] = (
+        ({}, True), ({"is_causal": True}, True), ({"gradients": "unfused"}, False), ({"schedule": "unfused"}, False),
+        ({"schedule": "unfused", "gradients": "default"}, True), ({"is_causal": True, "cu_seqlens": edges}, False),
+    )  # fmt: skip
+    for ways, kernel in cases:
+        q, k, v = (whole.clone().requires_grad_() for _ in range(3))
+        found = ops.attention(q, k, v, **{"schedule": "default", **ways})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch_attention, "gradients", gradients)
+            patch.setattr(context_parallel, "GRADED_DEPTH", 4)
+            patch.setattr(context_parallel, "_chosen", lambda _: "gpu_roles")
+            patch.setattr(context_parallel, "consensus", lambda _: gpu)
+            patch.setattr(context_parallel, "chosen", choose)
+            found.sum().backward()
+        assert bool(unfused) is not kernel, ways
+        unfused.clear()
+    every_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every_rank, asked)
+    assert all(one == asked for one in every_rank)
+    assert asked == [((2, 1, 8, 4), 2, "bf16", "NVIDIA H200"), ((2, 1, 2, 1, 4, 4), 2, "bf16", "NVIDIA H200")]
+    q = torch.ones(1, 2, 8, 4, requires_grad=True)
+    ops.attention(q, q, q).sum().backward()  # on CPUs, where nothing is asked: no group has a GPU
+    assert len(asked) == 2
 
 
 def attended_by_other_methods() -> None:

@@ -35,6 +35,7 @@ SCENARIOS = {
     "more calls": ("any_rows",),
     "attention": (
         "attended",
+        "graded_by_choice",
         "attended_oddly",
         "attended_in_f64",
         "attended_compiled",

@@ -14,16 +14,20 @@ from torch.distributed import ProcessGroup
 from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownNameError
 from tilelink.ops import torch_attention, unfused
 from tilelink.ops.calls import has_roles
-from tilelink.ops.consensus import CallKind, agree
+from tilelink.ops.consensus import CallKind, agree, consensus
 from tilelink.ops.custom import Declaration, declare_graded, is_direct, refuse_dtensors, schedule_text
+from tilelink.ops.graded_attention import FLAT, ROLES, bound_gradients, chosen, program_of
 from tilelink.ops.groups import Group, group_named, members_of, name_of, wait_for
 from tilelink.ops.operators import UNFUSED
-from tilelink.ops.own import Op, of_library
+from tilelink.ops.own import of_library
 from tilelink.ops.ring import Part, exchanged, parts, ring
+from tilelink.ops.specialization import name_of_type
 from tilelink.ops.torch_attention import edges_of, said_of
 from tilelink.ops.ulysses import ulysses
 from tilelink.ops.validate import check_tensor
+from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
+from tilelink.target import target
 
 BLOCK = 128
 """Rows of a tile of warps with roles. Rows that are no multiple of it have another schedule."""
@@ -32,8 +36,8 @@ DEPTHS = (64, 128, 256)
 
 LARGEST_SCALE = 1e6
 """Scales of kernels with a mask are less: -1e30 times the scale is still a number."""
-FLAT = 4
-"""Dimensions of queries without chunks, [H, G, M, D]; in zigzag they are [H, G, 2, N, B, D]."""
+GRADED_DEPTH = 128
+"""Elements of a head for which gradients by a kernel were measured beside unfused ones."""
 
 GATHER, ULYSSES, RING = "all_gather", "ulysses", "ring"
 METHODS = (GATHER, ULYSSES, RING)
@@ -66,12 +70,14 @@ def attention(
     [documents + 1], i32, the same on all ranks, as flash_attn_varlen_func takes it: rows see keys of their own document
     alone. Some may have no row, and rows after the last one are one more. With is_causal they run by a kernel.
 
-    Gradients are those of the sum of all ranks' losses, and computed unfused: backward gathers all keys and values
-    again, attends to its own ones meanwhile, and sends the gradients of those of a rank while it computes others. They
-    are added up in f32. Those of documents are added up on each rank before they are scattered. A group of one rank has
-    them at once. gradients: a schedule of the library's program of gradients, which computes them in one launch in an
-    order that is always the same, sends them in f32, and keeps as much symmetric memory again, and one buffer of both
-    in f32; of calls without documents.
+    Gradients are those of the sum of all ranks' losses. Backward gathers all keys and values again, attends to its own
+    ones meanwhile, and sends the gradients of those of a rank while it computes others. They are added up in f32. Those
+    of documents are added up on each rank before they are scattered. A group of one rank has them at once. gradients:
+    "unfused", as that, by the collectives of the group and torch's kernels; or a schedule of the library's program of
+    gradients, which computes them in one launch in an order that is always the same, sends them in f32, and keeps as
+    much symmetric memory again, and one buffer of both in f32; of calls without documents. If it is None, that kernel
+    is taken where the model predicts it to be clearly faster, for heads of 128 on GPUs that it knows, and where
+    `schedule` is not "unfused".
 
     method: "all_gather", as above; or by the group's collectives and torch's attention, with the same rows and results:
     "ulysses", where each rank attends in some heads to the whole sequence, between two exchanges, and keeps what it was
@@ -103,6 +109,7 @@ def attention(
         if cu_seqlens is not None:
             raise BindingError("a ring has no documents", hint=f"leave method out, or take {ULYSSES!r}")
         return ring(q, k, v, factor, is_causal, name)
+    gradients = UNFUSED if gradients is None and schedule == UNFUSED else gradients
     ways = schedule_text(schedule), schedule_text(gradients)
     given = *as_kernels_take(q, k, v, is_causal), cu_seqlens, factor, name_of(members_of(group)), *ways
     return _attention(*given)[0].reshape(q.shape)
@@ -182,7 +189,15 @@ def _chosen(q: Tensor) -> str:
     rows, depth = prod(q.shape[2:-1]), q.shape[-1]
     if rows % (2 * BLOCK) or depth not in DEPTHS or not has_roles(q.device):
         return UNFUSED  # kernels without roles take several times as long as torch's
-    return "gpu_roles" if depth <= 128 else "gpu_roles_deep"
+    return ROLES if depth <= 128 else "gpu_roles_deep"
+
+
+def _chosen_gradients(q: Tensor, documents: Tensor | None, group: ProcessGroup) -> str:
+    """Return the schedule of gradients of a call that names none. The first call of a group is collective."""
+    if documents is not None or group.size() == 1 or q.shape[-1] != GRADED_DEPTH or _chosen(q) != ROLES:
+        return UNFUSED
+    said = consensus(group)
+    return chosen(tuple(q.shape), group.size(), name_of_type(q.dtype), said.gpu) if said.one_node else UNFUSED
 
 
 # Parts, as torch computes them ------------------------------------------------------------------------------
@@ -265,18 +280,16 @@ def _unfused(
     return o.reshape(q.shape), lse.reshape(q.shape[:-1])
 
 
-def _kernel_of_gradients(q: Tensor, schedule: str) -> Op:
-    return of_library("ag_attention_gradients" if q.dim() == FLAT else "zigzag_attention_gradients", schedule)
-
-
 def _gradients(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, documents: Tensor | None, scale: float,
     group: str, schedule: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of the own rows, and of the own keys and values, which all ranks see."""
-    if schedule not in ("", UNFUSED):
-        return tuple(_kernel_of_gradients(q, schedule)(do, q, k, v, o, lse, scale=scale, group=group))
     members, flat = group_named(group), (*q.shape[:2], -1, q.shape[-1])
+    schedule = schedule or _chosen_gradients(q, documents, members)
+    if schedule != UNFUSED:
+        kernel = of_library(program_of(tuple(q.shape)), schedule)
+        return tuple(kernel(do, q, k, v, o, lse, scale=scale, group=group))
     queries, results, given = (one.reshape(flat) for one in (q, o, do))
     sums = lse.reshape(queries.shape[:-1])
     if documents is None:
@@ -388,8 +401,9 @@ def _run(
     members, causal = group_named(group), q.dim() != FLAT
     said = q.dtype, ("scale", scale), "a mask" if causal else "no mask", ("keys", k.shape), schedule, gradients
     agree(CallKind("attention", (*said, *said_of(documents)), q.shape), members, q.device)
-    if gradients not in ("", UNFUSED):
-        _kernel_of_gradients(q, gradients)  # a name that there is not is told by this call, not by backward
+    if gradients not in ("", UNFUSED):  # what a kernel cannot have is told by this call, not by backward
+        processor = current_target(members) if q.is_cuda else target("cpu")
+        bound_gradients(tuple(q.shape), gradients, members.size(), name_of_type(q.dtype), processor)
     if causal and not 0 < scale < LARGEST_SCALE:  # kernels put the mask's number in before they scale
         if schedule not in ("", UNFUSED):
             raise BindingError(f"schedule {schedule} has a scale of {scale:g}", hint="one above 0, or no schedule")
