@@ -30,7 +30,7 @@ from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
 from tilelink.lowering.walk import executions
 from tilelink.planning.cutoff import Cutoff, cutoff
-from tilelink.planning.plan import Plan
+from tilelink.planning.plan import Plan, Standing
 from tilelink.planning.statement import statement
 from tilelink.settings import settings
 from tilelink.verifier import BY_CUTOFF, RULES
@@ -49,10 +49,10 @@ T = TypeVar("T")
 class Proof:
     """The part of a verified plan that is kept.
 
-    blocks: those that stand for all, in words. thresholds: grid by grid.
+    standing: what stands for all of it. thresholds: grid by grid.
     """
 
-    blocks: str
+    standing: Standing
     own_copies_first: bool
     waits_aside: bool
     thresholds: tuple[np.ndarray[Any, np.dtype[np.int64]], ...]
@@ -61,7 +61,7 @@ class Proof:
     def of(cls, plan: Plan) -> Proof:
         """Return what is kept of a verified plan."""
         return cls(
-            blocks=plan.stands_for_all,
+            standing=plan.stands_for_all,
             own_copies_first=any(kernel.own_copies_first for kernel in plan.bound.kernels),
             waits_aside=any(kernel.waits_aside for kernel in plan.bound.kernels),
             thresholds=tuple(plan.thresholds[key] for key in plan.bound.channels),
@@ -90,7 +90,7 @@ def proved(
             bound,
             tables,
             thresholds=dict(zip(bound.channels, known.thresholds, strict=True)),
-            blocks=known.blocks,
+            standing=known.standing,
             own_first=known.own_copies_first,
             waits_aside=known.waits_aside,
         )

@@ -92,7 +92,7 @@ from tilelink.planning.few_ranks import (
     names_places,
     writes_entries,
 )
-from tilelink.planning.plan import Plan, make_plan
+from tilelink.planning.plan import Plan, Standing, make_plan
 from tilelink.planning.queue_order import with_queue_order
 from tilelink.planning.rotation import Rotation, rotation
 from tilelink.planning.segment_tiles import Segments, segments_of
@@ -175,7 +175,9 @@ class Cutoff:
         """The program with all blocks, on as many ranks as the small one."""
         return self.whole if self.ranks is None else self.ranks.small
 
-    def __str__(self) -> str:
+    @property
+    def standing(self) -> Standing:
+        """What the small program has of the whole one, in words."""
         said = [] if self.ranks is None else [str(self.ranks)]
         for one in self.repetitions:
             stage, name = min(member for member in one.sizes if isinstance(member[1], str))
@@ -184,8 +186,7 @@ class Cutoff:
                 f"{few} of {many} parts of {one.sizes[stage, name] // many}" if many > few else one.sizes[stage, name]
             )
             said.append(f"{one.kept} of {one.count} blocks of {size} {name} of {stage}")
-        turned = "" if self.rotation is None else str(self.rotation)
-        return "; ".join(filter(None, (turned, ", ".join(said))))
+        return Standing(turned="" if self.rotation is None else str(self.rotation), few=", ".join(said))
 
     def digits(self, stage: str) -> list[tuple[int, int, int]]:
         """Return (tiles of a step, count, number of the repetition) of the indices in the order of a stage that are

@@ -51,6 +51,23 @@ def worker_columns(workers: tuple[tuple[int, int, int], ...]) -> Ints:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Standing:
+    """The part of a program that stands for all of it, in words; nothing if all of it was asked.
+
+    turned: how ranks do as one of them does. few: the blocks and ranks that stand for any number of them.
+    """
+
+    turned: str = ""
+    few: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.turned or self.few)
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (self.turned, self.few)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The tasks of a bound program and their events.
 
@@ -103,9 +120,9 @@ class Plan:
         return self
 
     @property
-    def stands_for_all(self) -> str:
-        """Which blocks of its program stand for all, in words, if its proof is one of a few; empty otherwise."""
-        return ""
+    def stands_for_all(self) -> Standing:
+        """What of its program stands for all, if its proof is one of a part; nothing otherwise."""
+        return Standing()
 
     def task_name(self, task: int) -> tuple[str, int, int]:
         """Return (stage, rank, tile number) of a task."""
@@ -257,17 +274,17 @@ class LaterPlan(Plan):
         bound: Bound,
         thresholds: Mapping[tuple[str, str], Ints],
         small: Callable[[], Plan] | None,
-        blocks: str,
+        standing: Standing,
         make: Callable[[], Plan],
     ) -> LaterPlan:
         """Return the plan that `make` makes.
 
-        small: makes its representative, if it is another one. blocks: those of it, in words.
+        small: makes its representative, if it is another one. standing: what it has.
         """
         plan = cls.__new__(cls)
         (first_task, tasks), (base, channels) = number_tasks(bound), number_channels(bound)
         known = {"first_task": first_task, "tasks": tasks, "channel_base": base, "channels": channels}
-        vars(plan).update(known, bound=bound, thresholds=thresholds, _small=small, _blocks=blocks, _make=make)
+        vars(plan).update(known, bound=bound, thresholds=thresholds, _small=small, _standing=standing, _make=make)
         return plan
 
     @property
@@ -276,8 +293,8 @@ class LaterPlan(Plan):
         return self if make is None else make()
 
     @property
-    def stands_for_all(self) -> str:
-        return vars(self).get("_blocks", "")
+    def stands_for_all(self) -> Standing:
+        return vars(self).get("_standing", Standing())
 
     def __getattr__(self, name: str) -> Any:
         if name not in _COLUMNS or "_make" not in vars(self):

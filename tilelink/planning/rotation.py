@@ -56,7 +56,6 @@ Key = tuple[str, str]
 """A tensor with counters, and their kind."""
 Kind = tuple[int, bool]
 """(c, True) of a number that turns c times, 0 or 1, (c, False) of one that does so but for multiples of all ranks."""
-AS_RANK_0 = "does as rank 0"
 SAME: Kind = (0, True)
 TURNS: Kind = (1, True)
 
@@ -69,7 +68,7 @@ class Rotation:
     dims: frozenset[tuple[str, int]]
 
     def __str__(self) -> str:
-        return f"each of {self.bound.ranks} ranks {AS_RANK_0}"
+        return f"each of {self.bound.ranks} ranks does as rank 0"
 
     @property
     def statement(self) -> str:
