@@ -149,7 +149,7 @@ def test_what_a_page_says_is_compared(tmp_path: Path) -> None:
     )
     command = "```console\n$ tilelink check p.tl -n 2 --set M=8\n{}```\n"
     said = pages.play(program + command.format("p: unsafe\n"), tmp_path).text
-    assert said == program + command.format("p: safe on 2 ranks (cpu, f32), M=8: default (2 tiles)\n")
+    assert said == program + command.format("p: safe on 2 ranks (cpu, bf16), M=8: default (2 tiles)\n")
     with pytest.raises(ValueError, match="0 times, not once"):
         pages.play(program + "```diff\n-        y[i] = z[i]\n+        y[i] = x[i]\n```\n", tmp_path)
 

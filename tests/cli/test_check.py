@@ -46,7 +46,7 @@ def test_a_mistake_of_one_schedule_names_it(tmp_path: Path) -> None:
     path = tmp_path / "shift.tl"
     path.write_text(TEXT.replace("send on sm(1), tile(i=8)", "send on sm(1), tile(i=8), num_warps 3"))
     done = check(str(path))
-    assert "shift: safe on 4 ranks (cpu, f32), M=80, N=96: default" in done.stdout
+    assert "shift: safe on 4 ranks (cpu, bf16), M=80, N=96: default" in done.stdout
     assert "\n  seen in: shift with fine\n" in done.stderr, done.stderr
 
 
@@ -100,7 +100,7 @@ def test_two_mistakes_at_one_clause_are_two(tmp_path: Path) -> None:
     path = tmp_path / "two.tl"
     path.write_text(ROLES)
     sizes = ("--set", "M=256", "--set", "N=256", "--set", "K=128")
-    said = check(str(path), "--target", "sm_90", "--dtype", "bf16", *sizes).stderr
+    said = check(str(path), "--target", "sm_90", *sizes).stderr
     assert "gemm cannot have roles: more runs in its kernel without roles" in said and "seen in: two with one\n" in said
     assert "the roles of gemm, more in one kernel do not fit together" in said and "seen in: two with other\n" in said
     assert re.search(r"see .*two\.tl:10", said)
@@ -224,15 +224,15 @@ def test_too_little_memory_is_said_as_such(unsafe: str, monkeypatch: pytest.Monk
 def test_what_was_proved_names_the_processor_and_the_element_type(tmp_path: Path) -> None:
     path = tmp_path / "shift.tl"
     path.write_text(TEXT)
-    said = check(str(path), "--target", "sm_90", "--dtype", "bf16").stdout
-    assert "shift: safe on 4 ranks (sm_90, bf16), M=1024" in said
+    said = check(str(path), "--target", "sm_90", "--dtype", "f32").stdout
+    assert "shift: safe on 4 ranks (sm_90, f32), M=1024" in said
     (one,) = json.loads(check(str(path), "--json").stdout)["programs"]
-    assert (one["target"], one["dtype"]) == ("cpu", "f32")
+    assert (one["target"], one["dtype"]) == ("cpu", "bf16")
 
 
 def test_default_sizes_are_those_of_the_processor() -> None:
     """Schedules of the library for GPUs have tiles that the small sizes of CPU ranks do not fit."""
-    done = check("gemm_rs", "-p", "gemm_rs_local_last", "-s", "h200_roles", "--target", "sm_90", "--dtype", "bf16")
+    done = check("gemm_rs", "-p", "gemm_rs_local_last", "-s", "h200_roles", "--target", "sm_90")
     assert done.exit_code == 0 and "gemm_rs_local_last: safe on 4 ranks (sm_90, bf16), Ms=1024" in done.stdout
 
 
@@ -246,7 +246,7 @@ def test_sizes_that_a_program_names_are_not_said_to_be_chosen(tmp_path: Path) ->
 def test_other_sizes_are_said_dimension_by_dimension() -> None:
     sizes = [word for one in ("B=3", "M=512", "K=256") for word in ("--set", one)]
     chosen = ["benchmarks/check_cost.tl", "--program", "pipeline", "--schedule", "gpu", "--ranks", "2", *sizes]
-    given = ["--target", "sm_90", "--dtype", "bf16"]
+    given = ["--target", "sm_90"]
     done = check(*chosen, *given, "--sizes")
     assert done.exit_code == 0
     assert done.stdout.partition("  gpu with other sizes:\n")[2].splitlines()[:5] == [
@@ -292,7 +292,7 @@ schedule gpu for product on sm_90:
     gemm on sm, tile(i=128, j=256, k=64), roles(consumers=2, buffers=4)
 """)
     sizes = ["--set", "M=64", "--set", "N=256", "--set", "K=128"]
-    done = check(str(path), "--schedule", "gpu", "--dtype", "bf16", *sizes)
+    done = check(str(path), "--schedule", "gpu", *sizes)
     assert done.exit_code == 1
     hint = "the tile i=128 is cut to 64, as M is 64: give larger sizes (--set), smaller tiles, or take `roles` away"
     assert f"hint: {hint}\n" in done.stderr
@@ -301,7 +301,14 @@ schedule gpu for product on sm_90:
 def test_show_says_its_defaults() -> None:
     lines = CliRunner().invoke(app, ["show", "--help"]).stdout.replace("│", " ").split()
     said = " ".join(lines)
-    assert "(default: cpu; sm_90 with --stage ptx)" in said and "(default: f32; bf16 with --stage ptx)" in said
+    assert "(default: cpu; sm_90 with --stage ptx)" in said
+
+
+def test_commands_have_one_element_type_by_default() -> None:
+    """What is proved, shown, run, predicted and tuned is the same program."""
+    for command in ("check", "show", "run", "simulate", "tune"):
+        lines = CliRunner().invoke(app, [command, "--help"]).stdout.replace("│", " ").split()
+        assert "[default: bf16]" in " ".join(lines), command
 
 
 SPILLING = """program big(M, N, K):
@@ -324,14 +331,14 @@ schedule small for big:
 def test_sums_that_spill_are_safe_and_said_to_be_slow(tmp_path: Path) -> None:
     path = tmp_path / "big.tl"
     path.write_text(SPILLING)
-    on_gpu = ("--target", "sm_90", "--dtype", "bf16")
+    on_gpu = ("--target", "sm_90")
     done = check(str(path), *on_gpu)
     assert done.exit_code == 0 and done.stdout.count("slow with") == 1
     text = "slow with large: the sums of products that a tile of stage gemm holds together take 256 registers"
     assert text in done.stdout and "they spill to memory; take smaller tiles than i=128, j=256" in done.stdout
     (report,) = json.loads(check(str(path), *on_gpu, "--json").stdout)["programs"]
     assert list(report["spilling"]) == ["large"]
-    assert "slow" not in check(str(path), "--dtype", "bf16").stdout, "CPU ranks have no such registers"
+    assert "slow" not in check(str(path)).stdout, "CPU ranks have no such registers"
     simulated = CliRunner().invoke(app, ["simulate", str(path), "-s", "large", "-n", "2"])
     assert simulated.exit_code == 0 and simulated.stderr.count("slow: the sums of products") == 1
 
@@ -339,20 +346,20 @@ def test_sums_that_spill_are_safe_and_said_to_be_slow(tmp_path: Path) -> None:
 @thorough(unless=lambda file: file in ("ag_gemm_rows", "gemm_rs"))  # files with roles, of which tiles are whole
 @pytest.mark.parametrize("file", sorted(path.stem for path in PROGRAMS.glob("*.tl")))
 def test_every_file_of_the_library_is_safe_on_a_gpu_with_the_sizes_that_the_command_chooses(file: str) -> None:
-    done = check(file, "--target", "sm_90", "--dtype", "bf16")
+    done = check(file, "--target", "sm_90")
     assert done.exit_code == 0, done.stderr
     assert "slow with" not in done.stdout
 
 
 def test_roles_are_said_to_be_without_effect_where_there_are_none() -> None:
-    text = "without effect on {}, and not fully checked: roles of gemm, own (--target sm_90 --dtype bf16)"
+    text = "without effect on {}, and not fully checked: roles of gemm, own (--target sm_90)"
     where = ("gemm_rs", "-p", "gemm_rs_local_last", "-s", "h200_roles")
     for target in ("cpu", "sm_80"):
-        done = check(*where, "--target", target, "--dtype", "bf16")
+        done = check(*where, "--target", target)
         assert done.exit_code == 0 and f"  with h200_roles, {text.format(target)}\n" in done.stdout
     (report,) = json.loads(check(*where, "--json").stdout)["programs"]
     assert report["ineffective"]["h200_roles"][0] == text.format("cpu")
-    assert "fully checked" not in check(*where, "--target", "sm_90", "--dtype", "bf16").stdout
+    assert "fully checked" not in check(*where, "--target", "sm_90").stdout
     assert "fully checked" not in check("gemm_rs", "-p", "gemm_rs_local_last", "-s", "h200").stdout
 
 
@@ -360,7 +367,7 @@ def test_show_says_so_on_standard_error() -> None:
     where = ["show", "gemm_rs", "-p", "gemm_rs_local_last", "-s", "h200_roles", "--stage", "source"]
     done = CliRunner().invoke(app, where)
     assert done.stderr.startswith("without effect on cpu, and not fully checked: roles of gemm, own (--target sm_90")
-    on_gpu = [*where, "--target", "sm_90", "--dtype", "bf16"]
+    on_gpu = [*where, "--target", "sm_90"]
     assert "fully checked" not in CliRunner().invoke(app, on_gpu).stderr
     traced = CliRunner().invoke(app, [*on_gpu, "--dialect", "traced"])
     assert (
@@ -402,7 +409,7 @@ LEFT_OUT = {
 def test_a_clause_that_is_left_out_is_said_with_the_reason(clause: str, tmp_path: Path) -> None:
     file = tmp_path / "p.tl"
     file.write_text(WITHOUT_EFFECT.replace("CLAUSE", clause))
-    done = check(str(file), "-s", "named", "--target", "sm_90", "--dtype", "bf16")
+    done = check(str(file), "-s", "named", "--target", "sm_90")
     assert done.exit_code == 0, done.stderr
     assert f"  with named, without effect on sm_90 with these sizes: {LEFT_OUT[clause]}" in done.stdout
 

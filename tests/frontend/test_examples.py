@@ -69,7 +69,7 @@ def test_the_tolerance_of_an_output_judges_it(tmp_path: Path) -> None:
     path = tmp_path / "p.tl"
     for within, code, said in (("0.5", 0, "ok"), ("0.00000001", 1, "wrong, 1e-08 allowed")):
         path.write_text(text.format(within))
-        done = command("run", str(path), "--ranks", "1")
+        done = command("run", str(path), "--ranks", "1", "--dtype", "f32")
         assert "M=8" in done.stderr and "chosen for you" not in done.stderr
         assert done.exit_code == code and said in done.stdout
 

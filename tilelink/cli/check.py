@@ -14,8 +14,8 @@ import typer
 from tilelink import compiler
 from tilelink.cli.notices import ineffective_texts, progress, say, say_grid, spilling_text, suggested
 from tilelink.cli.options import (
+    DTYPE,
     AsJson,
-    Dtype,
     Element,
     File,
     Nodes,
@@ -120,7 +120,7 @@ def check(
     ranks: Ranks = 4,
     nodes: Nodes = 1,
     sets: Sets = None,
-    dtype: Element = Dtype.f32,
+    dtype: Element = DTYPE,
     target: TargetName = None,
     strict: Strict = False,
     sizes: Sizes = False,

@@ -82,7 +82,7 @@ def ineffective_texts(bound: Bound) -> list[str]:
     for one in bound.left_out:
         groups.setdefault((one.lacking, one.reason), {}).setdefault(one.clause, []).append(one.part)
     dialect = bound.capabilities.dialect
-    where, elsewhere = f"on {bound.target}", "--target sm_90 --dtype bf16"
+    where, elsewhere = f"on {bound.target}", "--target sm_90"
     if dialect != "triton":
         where, elsewhere = f"in dialect {dialect}", "dialect triton has it on sm_90"
     texts: list[str] = []

@@ -58,6 +58,10 @@ class Dtype(StrEnum):
     bf16 = "bf16"
 
 
+DTYPE = Dtype.bf16
+"""The element type where none is given: what models have, and what products of GPUs take. It is the same whether a
+program is proved, shown, run or timed, so that all of that is of one program."""
+
 File = Annotated[str, typer.Argument(metavar="FILE", help="a .tl file, or a name of the operator library")]
 ProgramName = Annotated[str | None, typer.Option("--program", "-p", help="a program of the file")]
 ScheduleName = Annotated[

@@ -31,8 +31,8 @@ from tilelink.cli.notices import (
 )
 from tilelink.cli.options import (
     DEFAULT,
+    DTYPE,
     AsJson,
-    Dtype,
     Element,
     File,
     Nodes,
@@ -117,7 +117,7 @@ def run(
         int | None, typer.Option("--seed", min=-(2**63), max=2**63 - 1, help="seed of the inputs and of random delays")
     ] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="launches, back to back")] = 1,
-    dtype: Element = Dtype.f32,
+    dtype: Element = DTYPE,
     delay: Delay = None,
     deadline: Deadline = None,
     routing: Routing = "uniform",

@@ -17,7 +17,8 @@ from tilelink import compiler
 from tilelink.cli.notices import ineffective_texts, say
 from tilelink.cli.options import (
     DEFAULT,
-    Dtype,
+    DTYPE,
+    Element,
     File,
     Nodes,
     ProgramName,
@@ -44,7 +45,6 @@ from tilelink.planning.queue_order import with_queue_order
 from tilelink.scheduling.schedule import Schedule
 
 TARGET = "cpu, sm_80, sm_89, sm_90 or gfx942 (default: cpu; sm_90 with --stage ptx)"
-ELEMENT = "the element type of tensors that have none of their own (default: f32; bf16 with --stage ptx)"
 
 
 class Stage(StrEnum):
@@ -76,7 +76,7 @@ def show(
     after: Annotated[str | None, typer.Option("--after", help="the bound program after a pass, or after all")] = None,
     dialect: Annotated[Dialect, typer.Option("--dialect", help="dialect of the kernels")] = Dialect.triton,
     target: Annotated[str | None, typer.Option("--target", help=TARGET)] = None,
-    dtype: Annotated[Dtype | None, typer.Option("--dtype", help=ELEMENT)] = None,
+    dtype: Element = DTYPE,
 ) -> None:
     """Print a program, its schedule, its plan, the generated source or the compiled PTX."""
     with designed_errors():
@@ -90,7 +90,7 @@ def show(
             "ranks": ranks,
             "nodes": nodes,
             "dims": dims_of(chosen, sets, default_dims(on), node_ranks=of_a_node(ranks, nodes)),
-            "dtype": (dtype or (Dtype.bf16 if gpu else Dtype.f32)).value,
+            "dtype": dtype.value,
             "target": on,
         }
         spoken: dict[str, Any] = {"dialect": dialect.value}

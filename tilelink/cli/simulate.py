@@ -23,11 +23,11 @@ from tilelink.cli.notices import (
 )
 from tilelink.cli.options import (
     DEFAULT,
+    DTYPE,
     LARGE_DIMS,
     AsJson,
     CostName,
     DrawsCount,
-    Dtype,
     Element,
     File,
     MachineName,
@@ -73,7 +73,7 @@ def simulate(
     nodes: Nodes = 1,
     sets: Sets = None,
     machine: MachineName = "8xH200",
-    dtype: Element = Dtype.bf16,
+    dtype: Element = DTYPE,
     cost: CostName = None,
     routing: RoutingName = "uniform",
     draws: DrawsCount = DRAWS,

@@ -16,11 +16,11 @@ from tilelink import compiler
 from tilelink.cli import gpus
 from tilelink.cli.notices import progress, say, say_grid
 from tilelink.cli.options import (
+    DTYPE,
     LARGE_DIMS,
     AsJson,
     CostName,
     DrawsCount,
-    Dtype,
     Element,
     File,
     MachineName,
@@ -71,7 +71,7 @@ def tune(
     shape: Annotated[
         str | None, typer.Option("--shape", metavar="M,N,K", help="all dimensions at once, in the program's order")
     ] = None,
-    dtype: Element = Dtype.bf16,
+    dtype: Element = DTYPE,
     machine: MachineName = "8xH200",
     target: Annotated[
         str | None, typer.Option("--target", help="target of the kernels  [default: the machine's]")
