@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from tilelink.facts.regions import (
 )
 from tilelink.ir.intervals import Bounds, Range
 from tilelink.ir.mapping import CountedRange, Span, TileMap, listed
+from tilelink.ir.mapping import Listed as Entries
 from tilelink.ir.normal import MAX_SIZE, normal
 from tilelink.ir.program import Tensor
 from tilelink.ir.scalar import (
@@ -298,8 +299,12 @@ class Template:
     @property
     def names(self) -> set[str]:
         """The indices that what a launch decides depends on."""
-        used = indices_in(_place(self.span), self.span.limit, self.span.gather, *_ends(self.counted))
-        return used | ({self.index} if self.index is not None else set())
+        span = self.span
+        if self.counted is not None and span.gather is None:
+            return indices_in(*_ends(self.counted))
+        used = indices_in(_place(span), span.limit, span.gather, *_ends(self.counted))
+        whole = span.gather is None and not at_launch(span.start)  # up to an end, whichever tile it is of
+        return used - {str(span.index)} if whole else used | set(filter(None, [self.index]))
 
     def parts(self, rank: int, indices: Mapping[str, int]) -> Iterator[GuardPart]:
         """Yield what a launch decides for one rank and one set of indices."""
@@ -330,9 +335,14 @@ class Template:
     def _at(self) -> Scalar:
         return _place(self.span)
 
-    def _listed(self, gather: Lookup, rank: int, indices: Mapping[str, int]) -> Listed:
-        entries = listed(gather, self.scalars)
+    @cached_property
+    def _entries(self) -> Entries:
+        entries = listed(self.span.gather, self.scalars)
         assert entries is not None
+        return entries
+
+    def _listed(self, gather: Lookup, rank: int, indices: Mapping[str, int]) -> Listed:
+        entries = self._entries
         begin, first = entries.offset, indices[entries.index] * self.tile
         last = min(first + self.tile, self.extent)
         start, stop = _ends(self.counted) or (None, None)
@@ -344,7 +354,7 @@ class Template:
             at = int(evaluate(begin, Env(rank=rank, ranks=1, params={}, indices=indices)))
             begin, first, last = Int(value=0), first + at, last + at
         coords = (*gather.coords[: entries.dim], begin, *gather.coords[entries.dim + 1 :])
-        lookup = settled(replace(gather, coords=coords), rank, indices)
+        lookup = settled(Lookup(table=gather.table, coords=coords), rank, indices)
         assert isinstance(lookup, Lookup)
         return Listed(dim=self.dim, entries=lookup, along=entries.dim, first=first, last=last, stop=stop)
 
@@ -482,6 +492,9 @@ def settled(expr: Scalar, rank: int, indices: Mapping[str, int]) -> Scalar:
         case Binary(op=op, left=left, right=right):
             a, b = settled(left, rank, indices), settled(right, rank, indices)
             return expr if a is left and b is right else binary(op, a, b)
+        case Compare(op=op, left=left, right=right):
+            a, b = settled(left, rank, indices), settled(right, rank, indices)
+            return Compare(op=op, left=a, right=b, location=expr.location)
         case Rank():
             return _number_of(rank)
         case _:
@@ -505,16 +518,52 @@ def numbered(
         return np.zeros(0, np.int64)
     first, which = distinct_rows(columns)
     known = guards.numbered.setdefault((tuple(templates), tuple(names)), {})
-    numbers: list[int] = []
-    for key in zip(*(column[first].tolist() for column in columns), strict=True):
-        if key not in known:
-            own, around, *values = key
-            parts = _parts(templates, own, dict(zip(names, values, strict=True)))
-            known[key] = guards.number((*guards.known[around], *parts))
-        numbers.append(known[key])
-    return np.array(numbers, np.int64)[which]
+    keys = [*zip(*(column[first].tolist() for column in columns), strict=True)]
+    new = [number for number, key in enumerate(keys) if key not in known]
+    if new:
+        rows = first[new]
+        own = {name: indices[name][rows] for name in names}
+        each = [_of_rows(template, rank[rows], own) for template in templates]
+        for number, *parts in zip(new, *each, strict=True):
+            known[keys[number]] = guards.number((*guards.known[keys[number][1]], *chain(*parts)))
+    return np.array([known[key] for key in keys], np.int64)[which]
 
 
-def _parts(templates: Sequence[Deciding], rank: int, indices: Mapping[str, int]) -> Iterator[GuardPart]:
-    for template in templates:
-        yield from template.parts(rank, indices)
+def _of_rows(template: Deciding, rank: Ints, indices: Mapping[str, Ints]) -> list[tuple[GuardPart, ...]]:
+    """Return for each row what a template says of it, which is the same where what it names is."""
+    names = sorted(template.names & indices.keys())
+    first, which = distinct_rows([rank, *(indices[name] for name in names)])
+    own, rows = rank[first], {name: indices[name][first] for name in names}
+    if isinstance(template, Branch):
+        conditions = _settled_rows(template.condition, own, rows)
+        found = [(Chosen(condition=one, holds=template.holds),) for one in conditions]
+    else:
+        each = zip(own.tolist(), *(rows[name].tolist() for name in names), strict=True)
+        found = [tuple(template.parts(one, dict(zip(names, values, strict=True)))) for one, *values in each]
+    return [found[row] for row in which.tolist()]
+
+
+def _settled_rows(expr: Scalar, rank: Ints, indices: Mapping[str, Ints]) -> list[Scalar]:
+    """Return `settled` for each row. What names no entry is evaluated for all of them at once."""
+    match expr:
+        case Compare(op=op, left=left, right=right):
+            pairs = zip(*(_settled_rows(side, rank, indices) for side in (left, right)), strict=True)
+            return [Compare(op=op, left=a, right=b, location=expr.location) for a, b in pairs]
+        case _ if all(map(_is_computed, walk(expr))):
+            values = np.asarray(evaluate(expr, Env(rank=rank, ranks=1, params={}, indices=indices)))
+            return [_number_of(value) for value in np.broadcast_to(values, rank.shape).tolist()]
+        case _:
+            names = sorted(indices_in(expr))
+            first, which = distinct_rows([rank, *(indices[name] for name in names)])
+            rows = zip(rank[first].tolist(), *(indices[name][first].tolist() for name in names), strict=True)
+            found = [settled(expr, own, dict(zip(names, values, strict=True))) for own, *values in rows]
+            return [found[row] for row in which.tolist()]
+
+
+def _is_computed(part: Scalar) -> bool:
+    """True if a part of an expression has a value for each rank and all indices."""
+    match part:
+        case Binary(op="//" | "%", right=right):
+            return isinstance(right, Int) and right.value != 0
+        case _:
+            return isinstance(part, Int | Index | Rank | Binary)

@@ -166,6 +166,8 @@ class Walk:
         shape = rows.task.shape
         surely, may = (np.broadcast_to(one, shape) for one in truth(condition, self.env(rows), self.bound.entries))
         for body, mask, holds in ((then, may, True), (orelse, ~surely, False)):
+            if not body:
+                continue
             open_rows = (may & ~surely)[mask]
             inside = self.chosen(stage, condition, holds, rows.pick(mask), open_rows)
             self._enclosed(stage, body, inside, bool(open_rows.any()))
