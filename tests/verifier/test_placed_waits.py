@@ -23,7 +23,7 @@ from tilelink.errors import TileLinkError
 from tilelink.facts.regions import Listed, Place
 from tilelink.ir.scalar import Index, Int, Lookup
 from tilelink.lowering.events import NOTIFY, WAIT
-from tilelink.lowering.guards import Guard, Guards
+from tilelink.lowering.guards import Guard, Guards, families
 from tilelink.planning.plan import Plan
 from tilelink.planning.segment_tiles import segments_of
 from tilelink.planning.traces import most_spans
@@ -193,6 +193,17 @@ def test_a_family_keeps_ranks_and_what_is_equal() -> None:
     coords = (("a", indices[0], Int(value=5)), ("b", indices[0]), ("b", indices[2]))
     family = (Lookup(table=table, coords=(Int(value=0), *inner), launch=True) for table, *inner in coords)
     assert families_of([*guards, alone]) == [tuple(Place(dim=0, at=at) for at in family), alone]
+
+
+def test_guards_that_are_asked_of_together_share_what_is_equal_in_each() -> None:
+    asked = [((place("a", 0, i),), (place("b", 1, i, j),), (Place(dim=1, at=Int(value=j)),))
+             for i in range(3) for j in (2 * i, 5)]  # fmt: skip
+    one, other = Index(name="#0"), Index(name="#1")
+    ((guards, members),) = families(asked)
+    looked_up = (Lookup(table="a", coords=(Int(value=0), one), launch=True),
+                 Lookup(table="b", coords=(Int(value=1), one, other), launch=True))  # fmt: skip
+    assert guards == (*((Place(dim=0, at=at),) for at in looked_up), (Place(dim=1, at=other),))
+    assert members == [*range(6)]
 
 
 def test_lists_that_differ_in_where_they_are_in_their_tensor_are_a_family() -> None:

@@ -85,6 +85,7 @@ class Guards:
     _origins: dict[Entry, Scalar] = field(default_factory=dict[Entry, "Scalar"])
     """Cache of `_origin_of_entry`."""
     _shapes: dict[int, _Shape] = field(default_factory=dict[int, "_Shape"])
+    _alike: dict[Guard, Guard] = field(default_factory=dict[Guard, Guard])
     _cut: bool = False
     """True if an entry was met that is equal to an expression of itself."""
 
@@ -131,8 +132,8 @@ class Guards:
         """
         own = dict.fromkeys(numbers)
         for number in own.keys() - self._shapes.keys():
-            self._shapes[number] = _shape(self.known[number])
-        return _families(self._shapes[number] for number in own)
+            self._shapes[number] = _shape(self.known[number], self._alike)
+        return [guard for (guard,), _ in _families([(self._shapes[number],) for number in own])]
 
     def resolved(self, guard: Guard) -> Guard:
         """Return a guard in terms of entries that are no copies of others."""
@@ -205,29 +206,41 @@ class Guards:
                 return replace(part, entries=entries, stop=None if stop is None else self.resolve(stop))
 
 
-def _families(shapes: Iterable[_Shape]) -> list[Guard]:
-    members: dict[Guard, dict[tuple[int, ...], None]] = {}
-    for shape, numbers in shapes:
-        members.setdefault(shape, {})[numbers] = None
-    return [_family(shape, [*numbers]) for shape, numbers in members.items()]
+def families(guards: Sequence[tuple[Guard, ...]]) -> list[tuple[tuple[Guard, ...], list[int]]]:
+    """Return guards that are asked of together as `Guards.families` does, and for which of those given each stands."""
+    known, alike = dict[int, _Shape](), dict[Guard, Guard]()
+    for one in chain(*guards):
+        if id(one) not in known:
+            known[id(one)] = _shape(one, alike)
+    return _families([tuple(known[id(one)] for one in joint) for joint in guards])
 
 
-def _shape(guard: Guard) -> _Shape:
+def _families(shapes: Sequence[tuple[_Shape, ...]]) -> list[tuple[tuple[Guard, ...], list[int]]]:
+    members: dict[tuple[int, ...], list[int]] = {}
+    for number, joint in enumerate(shapes):
+        members.setdefault(tuple(id(shape) for shape, _ in joint), []).append(number)
+    return [(_family([shapes[one] for one in own]), own) for own in members.values()]
+
+
+def _shape(guard: Guard, alike: dict[Guard, Guard]) -> _Shape:
+    """Return the shape of a guard. alike: shapes, of which equal ones are one object."""
     numbers: list[int] = []
 
     def change(number: int) -> Index:
         numbers.append(number)
         return _hole(len(numbers) - 1)
 
-    return tuple(_in_entries(part, change) for part in guard), tuple(numbers)
+    shape = tuple(_in_entries(part, change) for part in guard)
+    return alike.setdefault(shape, shape), tuple(numbers)
 
 
-def _family(shape: Guard, numbers: list[tuple[int, ...]]) -> Guard:
-    """Return the guard that stands for those of one shape. numbers: what each of them has in its places."""
-    columns = [*zip(*numbers, strict=True)]
+def _family(members: Sequence[tuple[_Shape, ...]]) -> tuple[Guard, ...]:
+    """Return the guards that stand for those of one shape."""
+    columns = [*zip(*(chain(*(numbers for _, numbers in joint)) for joint in members), strict=True)]
     names = {column: _hole(n) for n, column in enumerate(dict.fromkeys(columns))}
-    values = [const(column[0]) if len({*column}) == 1 else names[column] for column in columns]
-    return tuple(_in_entries(part, values.__getitem__) for part in shape)
+    values = iter([const(column[0]) if len({*column}) == 1 else names[column] for column in columns])
+    own = [(shape, [*islice(values, len(numbers))]) for shape, numbers in members[0]]
+    return tuple(tuple(_in_entries(part, some.__getitem__) for part in shape) for shape, some in own)
 
 
 @lru_cache
@@ -254,8 +267,8 @@ def _in_entries(part: GuardPart, change: Callable[[int], Scalar]) -> GuardPart:
 
     def looked_up(expr: Lookup) -> Lookup:
         rank, *coords = expr.coords
-        inner = (rewrite(c, number) if isinstance(c, Scalar) else c for c in coords)
-        return Lookup(table=expr.table, coords=(rank, *inner), launch=expr.launch, location=expr.location)
+        inner = [rewrite(c, number) if isinstance(c, Scalar) else c for c in coords]
+        return Lookup(table=expr.table, coords=(rank, *inner), launch=expr.launch)
 
     match part:
         case Ended(stop=stop):
@@ -265,7 +278,7 @@ def _in_entries(part: GuardPart, change: Callable[[int], Scalar]) -> GuardPart:
         case Segment(start=start, stop=stop):
             return replace(part, start=rewrite(start, entry), stop=None if stop is None else rewrite(stop, entry))
         case Place(dim=dim, at=at):
-            return Place(dim=dim, at=rewrite(at, entry))
+            return Place(dim=dim, at=rewrite(at, number if isinstance(at, Int | Index) else entry))
         case Chosen(condition=condition):
             return replace(part, condition=rewrite(condition, entry))
         case Listed(entries=entries, stop=stop):

@@ -10,16 +10,18 @@ elements of the box that is read or written under it, so it is as good as the ra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
 from tilelink.errors import CoverageError, VerificationError
 from tilelink.facts.questions import At
 from tilelink.facts.regions import Begun, Chosen, Ended, Guard, GuardPart, Place
-from tilelink.ir.scalar import Scalar
+from tilelink.ir.scalar import Scalar, const
 from tilelink.lowering.bound import BoundTensor
 from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.events import READ, WRITE
+from tilelink.lowering.guards import families
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import of_tensors, parts
 from tilelink.verifier.guarded import end_there, guard_of, refused, said, stop_of
@@ -37,22 +39,23 @@ def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
     guarded = np.unique(a.tensor[(a.kind == WRITE) & (a.guard > 0)])
     apart = [plan.bound.tensors[name].number for name in placed_tensors(plan)]  # launch_writes.py asks of these
     guarded = guarded[~np.isin(guarded, apart)]
-    families: dict[object, bool] = {}
+    answers: dict[object, bool] = {}
     for part in parts(plan, plan.touching(guarded) & ~of_tensors(plan, "in", "table", "inout", "kept")):
         found = meetings(part, reads_of(part))
         found = found.only(a.guard[found.write] > 0).unlike(a.guard[found.others])
-        for writes, reads in _alike(plan, *_unproved(plan, found, families).pairs()):
+        alike = [*_alike(plan, *_unproved(plan, found, answers).pairs())]
+        for writes, reads in alike if len(alike) <= FEW else _open(plan, alike):
             wrong = _left_out_of_one(plan, writes, reads)
             if wrong is not None:
                 yield _undefined(plan, part.name, *wrong)
                 return
 
 
-def _unproved(plan: Plan, found: Meetings, families: dict[object, bool]) -> Meetings:
+def _unproved(plan: Plan, found: Meetings, answered: dict[object, bool]) -> Meetings:
     """Return the pairs of a box and a write without those of which no read of the box needs to be asked.
 
     Of a box with many reads the guards differ in numbers of entries alone, and what is proved for any numbers there is
-    proved for those of each read. families: what has been answered.
+    proved for those of each read.
     """
     a = plan.accesses
     many = np.flatnonzero(np.diff(found.starts) > FEW)
@@ -75,9 +78,9 @@ def _unproved(plan: Plan, found: Meetings, families: dict[object, bool]) -> Meet
             lo, hi = (ends[row].tolist() for ends in (a.lo, a.hi))
             keys = [(int(a.guard[row]), *lo, *hi, one) for one in named]
             for key, one in zip(keys, named, strict=True):
-                if key not in families:
-                    families[key] = _left_out(plan, row, one) is None
-            answers.append(all(families[key] for key in keys))
+                if key not in answered:
+                    answered[key] = _left_out(plan, row, one) is None
+            answers.append(all(answered[key] for key in keys))
         proved[rows] = np.array(answers, bool)[which]
     return found.only(~proved)
 
@@ -94,13 +97,31 @@ def _alike(plan: Plan, writes: Ints, reads: Ints) -> Iterator[tuple[Ints, Ints]]
         yield writes[groups[number]], reads[groups[number]]
 
 
+def _open(plan: Plan, alike: Sequence[tuple[Ints, Ints]]) -> list[tuple[Ints, Ints]]:
+    """Return pairs that are alike without those that are proved with others, which differ in numbers of entries."""
+    a, guards, inside = plan.accesses, plan.guards, plan.guards.facts.inside
+    left: list[tuple[Ints, Ints]] = []
+    asked: list[tuple[Guard, ...]] = []
+    for writes, reads in alike:
+        write, number = int(writes[0]), int(a.guard[reads[0]])
+        ours, theirs, said = guards.of(int(a.guard[write])), guards.of(number), guards.known[number]
+        if not all(part in theirs or part in said for part in ours):
+            places = tuple(Place(dim=dim, at=const(place)) for dim, place in _element(plan, write, theirs))
+            left.append((writes, reads))
+            asked.append((ours, theirs, said, places))
+    found = families(asked)
+    open_ones = chain(*(own for (ours, *named), own in found if not all(inside(named, part) for part in ours)))
+    return [left[number] for number in sorted(open_ones)]
+
+
 def _left_out_of_one(plan: Plan, writes: Ints, reads: Ints) -> tuple[int, int, GuardPart] | None:
     """Return the first of some pairs (write, read) of whose write an element may be left out, with the reason.
 
     The pairs are alike but for their boxes, which are looked at if a condition may say something of their elements.
     """
     a = plan.accesses
-    named = _named(plan, plan.guards.known[int(a.guard[reads[0]])])
+    number = int(a.guard[reads[0]])
+    named = plan.guards.of(number), plan.guards.known[number]
     left = _left_out(plan, int(writes[0]), named)
     if left is None:
         return None
@@ -194,13 +215,16 @@ def _left_out(plan: Plan, write: int, named: tuple[Guard, Guard], box: At = ()) 
     named: the guard of the read, as `_named` returns it. box: what is known of the elements that both name.
     """
     ours = plan.guards.of(int(plan.accesses.guard[write]))
-    a, ended = plan.accesses, {part.dim for part in ours if isinstance(part, Ended)}
-    at = box or tuple(
-        (dim, int(a.lo[write, dim]), int(a.hi[write, dim]))
-        for dim in sorted(_placed(named[0]))
-        if ended - {dim} and a.hi[write, dim] == a.lo[write, dim] + 1
-    )
+    at = box or tuple((dim, place, place + 1) for dim, place in _element(plan, write, named[0]))
     return next((part for part in ours if not plan.guards.facts.inside(named, part, at)), None)
+
+
+def _element(plan: Plan, write: int, theirs: Guard) -> list[tuple[int, int]]:
+    """Return the dimensions along which a write is of one element and a read at a place, with where the write is."""
+    a, ours = plan.accesses, plan.guards.of(int(plan.accesses.guard[write]))
+    ended = {part.dim for part in ours if isinstance(part, Ended)}
+    return [(dim, int(a.lo[write, dim])) for dim in sorted(_placed(theirs))
+            if ended - {dim} and a.hi[write, dim] == a.lo[write, dim] + 1]  # fmt: skip
 
 
 def _undefined(plan: Plan, name: str, write: int, read: int, left: GuardPart) -> VerificationError:
