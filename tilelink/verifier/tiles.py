@@ -27,14 +27,15 @@ those that the plan has first, and change nothing that others copy; waits beside
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from tilelink.errors import TilesError, VerificationError
-from tilelink.ir.scalar import Binary, Env, Index, Int, Scalar, const, evaluate, mul, walk
+from tilelink.ir.scalar import Binary, Env, Index, Int, Scalar, const, evaluate, mul, rewrite, walk
 from tilelink.ir.simplify import simplify
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.columns import Ints
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.compact_tiles import MAX_TRIED, known_at_start, obstacle, tiles_there, with_numbers
 from tilelink.lowering.dealt_tiles import dealing_reason, static_reason
@@ -220,27 +221,50 @@ def _wrong_tiles(bound: Bound, stage: BoundStage, compact: Compact) -> str | Non
     if (whole != whole[:1, :1]).any():
         return f"the order of {compact.index} is not the same in all segments"
     own = whole[0, 0]
+    few = np.arange(1 if _shifted(compact) else compact.segments)
+    within = {SEGMENT.name: few[:, None], WITHIN.name: np.arange(compact.size)[None, :]}
+    tile, columns = _apart_from_there(compact.tile, within)
     for there in range(1, compact.most + 1):
         wanted = np.flatnonzero(own < there)
-        if len(wanted) != there * compact.across:
+        count = len(wanted)
+        if count != there * compact.across:
             return f"{there} tiles of {compact.index} are not {there * compact.across} of a segment"
-        within = np.arange(len(wanted))
-        few = np.unique([0, compact.segments - 1]) if _shifted(compact) else np.arange(compact.segments)
-        env = Env(rank=0, ranks=bound.ranks, params={}, indices={
-            SEGMENT.name: few[:, None], WITHIN.name: within[None, :], THERE.name: there,
-        })  # fmt: skip
-        if (np.asarray(evaluate(compact.tile, env)) != numbers[few] + wanted).any():
+        known = {name: column[:, :count] for name, column in columns.items()}
+        env = Env(rank=0, ranks=bound.ranks, params={}, indices={**known, THERE.name: there})
+        if (np.asarray(evaluate(tile, env)) != numbers[few] + wanted).any():
             return f"`tile` does not name the tiles of a segment in order where {there} of {compact.index} are there"
     return None
 
 
+def _apart_from_there(tile: Scalar, indices: Mapping[str, Ints]) -> tuple[Scalar, dict[str, Ints]]:
+    """Return an expression with indices in place of its parts that do not depend on how many tiles are there, and their
+    values, [segments, tiles]. indices: the values of its own ones."""
+    env, shape = Env(rank=0, ranks=1, params={}, indices=indices), np.broadcast(*indices.values()).shape
+    names: dict[Scalar, str] = {}
+    columns: dict[str, Ints] = {}
+
+    def change(part: Scalar) -> Scalar | None:
+        if isinstance(part, Int) or THERE in walk(part):
+            return None
+        if part not in names:
+            names[part] = f"#{len(names)}"
+            columns[names[part]] = np.broadcast_to(np.asarray(evaluate(part, env)), shape)
+        return Index(name=names[part])
+
+    return rewrite(tile, change), columns
+
+
 def _shifted(compact: Compact) -> bool:
-    """True if the number of a tile is that of its segment times a constant, plus what does not depend on it."""
-    match compact.tile:
-        case (
-            Binary(op="+", left=Binary(op="*", left=left, right=Int()), right=right)
-            | Binary(op="+", left=right, right=Binary(op="*", left=left, right=Int()))
-        ):
-            return left == SEGMENT and SEGMENT not in walk(right)
+    """True if the number of a tile is that of the first one of its segment, plus what does not depend on this."""
+    first = mul(SEGMENT, const(compact.size))
+    terms = [*_terms(compact.tile)]
+    return terms.count(first) == 1 and not any(SEGMENT in walk(term) for term in terms if term != first)
+
+
+def _terms(expr: Scalar) -> Iterator[Scalar]:
+    match expr:
+        case Binary(op="+", left=left, right=right):
+            yield from _terms(left)
+            yield from _terms(right)
         case _:
-            return False
+            yield expr
