@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,6 +20,7 @@ from tilelink import compiler
 from tilelink.errors import ParseError, ProgressError, ScheduleError, TileLinkError, TileSizeError
 from tilelink.ir.program import Program
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.events import WAIT as WAITS
 from tilelink.lowering.listing import listing
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.reference.run import run as reference
@@ -25,6 +28,8 @@ from tilelink.reference.trial import random_inputs
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU
 from tilelink.verifier import refusals, verify
+from tilelink.verifier.ordering import Orders
+from tilelink.verifier.steps import steps
 
 LIBRARY = Path(tilelink.__file__).parent / "programs"
 PUSHED = """program p(L, M, N):
@@ -273,6 +278,28 @@ def test_each_credit_is_needed(name: str) -> None:
     refused = refusals(plan)
     assert {one.rule for one in refused} == {rule}
     assert failures(plan, range(40)) != [] or name == "no credit"
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_steps_side_by_side_are_refused_if_any_two_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = dims(TEXTS[name])
+    plan = make_plan(compiler.bound(*case(TEXTS[name]), ranks=3, dims={**given, **({"L": 9} if "L" in given else {})}))
+    numbers, plans = np.random.default_rng(7), [plan]
+    waits = np.flatnonzero(plan.signals.kind == WAITS)
+    for few in (1, 2, 8, 8, 60):
+        gone = numbers.choice(waits, min(few, len(waits)), replace=False)
+        plans.append(replace(plan, signals=plan.signals.pick(~np.isin(np.arange(len(plan.signals.kind)), gone))))
+
+    def refused() -> list[bool]:
+        return [next(steps(one, Orders(one)), None) is not None for one in plans]
+
+    asked = refused()
+    never = np.iinfo(np.int64).max
+    of_rule = import_module("tilelink.verifier.steps")  # the package has the rule by this name
+    monkeypatch.setattr(of_rule, "_written_between", lambda part, first, second, step: np.full(len(first), never))
+    assert asked == refused()
+    assert not asked[0]
+    assert any(asked)
 
 
 def test_a_credit_that_is_too_strict_is_safe() -> None:

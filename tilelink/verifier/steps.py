@@ -10,6 +10,9 @@ is a write, that of the smaller step happens before the other. Proof: a write of
 every write of step l to it, because both are writes. A write of a larger step is after the read. So the last write
 before the read is one of step l.
 
+The order is transitive, so nothing is asked of two accesses between whose steps another one writes the box of one of
+them: that write meets both, and is after the one and before the other.
+
 Both accesses of a pair may be those of one program, whose threads have to synchronise in between.
 """
 
@@ -20,7 +23,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilelink.errors import StepsError, VerificationError
-from tilelink.lowering.columns import Ints
+from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.events import READ, WRITE
 from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
@@ -29,6 +32,8 @@ from tilelink.verifier.cells import TensorAccesses, parts, rank_by_rank
 from tilelink.verifier.ordering import Orders
 from tilelink.verifier.overlaps import pairs
 from tilelink.verifier.refusal import refuse, where
+
+NEVER = np.iinfo(np.int64).max
 
 
 def steps(plan: Plan, order: Orders) -> Iterator[VerificationError]:
@@ -64,13 +69,17 @@ def _apart(plan: Plan, part: TensorAccesses, order: Orders) -> Iterator[Verifica
     a, tensor = plan.accesses, plan.bound.tensors[part.name]
     assert tensor.steps is not None
     dim, slots = tensor.steps
-    for kind in (READ, WRITE):
-        first, second = _of_two_steps(part, kind, a.lo[:, dim])
-        known = order.planned.before(a.task[first], a.position[first], a.task[second], a.position[second])
-        known &= ~order.threads.apart(first, second)
-        for at in np.flatnonzero(~known)[:1]:
-            yield _refusal(plan, part.name, int(first[at]), int(second[at]), slots)
-            return
+    step = a.lo[:, dim]
+    both = [_of_two_steps(part, kind, step) for kind in (READ, WRITE)]
+    first, second = (np.concatenate(rows) for rows in zip(*both, strict=True))
+    if not len(first):
+        return
+    asked = step[second] <= _written_between(part, first, second, step)
+    first, second = first[asked], second[asked]
+    known = order.planned.before(a.task[first], a.position[first], a.task[second], a.position[second])
+    known &= ~order.threads.apart(first, second)
+    for at in np.flatnonzero(~known)[:1]:
+        yield _refusal(plan, part.name, int(first[at]), int(second[at]), slots)
 
 
 def _of_two_steps(part: TensorAccesses, kind: int, step: Ints) -> tuple[Ints, Ints]:
@@ -80,6 +89,28 @@ def _of_two_steps(part: TensorAccesses, kind: int, step: Ints) -> tuple[Ints, In
     write, other = write[differ], other[differ]
     forward = step[write] < step[other]
     return np.where(forward, write, other), np.where(forward, other, write)
+
+
+def _written_between(part: TensorAccesses, first: Ints, second: Ints, step: Ints) -> Ints:
+    """Return for each pair a step later than that of the first access, at which the box of one of both is written.
+
+    If it is before that of the second access, both are in order if all other pairs are: that write meets both, so it is
+    in pairs with them, of steps that are less far apart. Of the steps that are known the first one is returned.
+    """
+    a, box = part.plan.accesses, np.zeros(len(step), np.int64)
+    box[part.rows] = distinct_rows([a.peer[part.rows], *a.lo[part.rows].T, *a.hi[part.rows].T])[1]
+    boxes = int(box.max()) + 1
+    later = np.flatnonzero(a.kind[second] == WRITE)
+    later = later[np.argsort(step[second[later]], kind="stable")]
+    written, at = np.unique(first[later] * boxes + box[second[later]], return_index=True)
+    steps_ = np.append(step[second[later[at]]], NEVER)
+    found = np.full(len(first), NEVER)
+    for other in (first, second):
+        wanted = first * boxes + box[other]
+        row = np.searchsorted(written, wanted)
+        row[np.append(written, -1)[row] != wanted] = len(written)
+        found = np.minimum(found, steps_[row])
+    return found
 
 
 def _refusal(plan: Plan, name: str, early: int, late: int, slots: int) -> VerificationError:
