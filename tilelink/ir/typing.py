@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from tilelink.errors import ConsequenceError, DtypeError, Mistakes, ShapeError
 from tilelink.ir.depth import deep
@@ -113,6 +114,11 @@ class StageTyping:
         default_factory=dict[int, tuple[Value, Type]], init=False, compare=False
     )
     """Cache: id of an operation -> the operation and its type. Cleared when the type of a name may have changed."""
+
+    @cached_property
+    def over_ranks(self) -> frozenset[str]:
+        """The indices that run over the ranks."""
+        return frozenset(name for name, index in self.indices.items() if index.over_ranks)
 
     def region_type(self, region: Region) -> Type:
         """Return the type of a region: its tensor's dtype, and an axis for each coordinate that is not a number.

@@ -34,7 +34,7 @@ from tilelink.ir.visitor import on_ranks
 from tilelink.reference import boxes
 from tilelink.reference.dtypes import converted, typed
 from tilelink.reference.memory import WRITES, Counters, Memory, Need, Unwritten
-from tilelink.reference.races import Seen
+from tilelink.reference.races import Seen, Where
 from tilelink.reference.scalars import Scope, along_table, at_launch, indices_of, tile
 from tilelink.reference.values import Evaluator
 
@@ -121,8 +121,9 @@ class Walker:
         return expr.value if isinstance(expr, Int) else self._scope().value(expr)
 
     def _scope(self) -> Scope:
-        over_ranks = frozenset(n for n, d in self.typing.indices.items() if isinstance(d.extent, Ranks))
-        return self.memory.scope(self.rank, self, indices=self.values, over_ranks=over_ranks, part=self._part)
+        return self.memory.scope(
+            self.rank, self, indices=self.values, over_ranks=self.typing.over_ranks, part=self._part
+        )
 
     def _part(self, coord: Scalar) -> slice | None:
         """Return the elements of the tile that a coordinate stands for, None for a number."""
@@ -182,31 +183,31 @@ class Walker:
         """
         rank, parts, memory = self.owner(region), self.box(region, "reads"), self.memory
         memory.require_there(rank, "reads", region, self)
+        where = boxes.index(parts)
         tensor = memory.program.tensor(region.tensor)
         if not tensor.is_given and not tensor.known_early and not tensor.in_place:
             what = f"reads {print_region(region)}" + (f" of rank {rank}" if rank != self.rank else "")
-            memory.require_written(rank, region.tensor, boxes.index(parts), what, region.location, self)
+            memory.require_written(rank, region.tensor, where, what, region.location, self)
         if tensor.in_place:
-            self._ordered(memory.races.read(self.seen, rank, tensor.name, boxes.index(parts)), "reads", region)
+            self._ordered(memory.races.read(self.seen, rank, tensor.name, where), "reads", region)
         return boxes.read(memory.tensors[rank][region.tensor], parts)
 
     def write(self, region: Region, value: torch.Tensor) -> None:
-        if self.memory.program.tensor(region.tensor).in_place:
-            where = boxes.index(self.box(region, "writes"))
-            ordered = self.memory.races.write(self.seen, self.owner(region), region.tensor, where)
-            self._ordered(ordered, "writes", region)
-        cells, dtype = self.memory.tensors[self.owner(region)][region.tensor], self.memory.dtype_of(region.tensor)
-        parts = self.box(region, "writes")
-        boxes.write(cells, parts, converted(value, dtype))
-        self.memory.check_stored(self.owner(region), region.tensor, boxes.index(parts), region.location)
-        self._mark(self.memory.arrived, WRITES, region, "writes")
+        memory, name, rank, parts = self.memory, region.tensor, self.owner(region), self.box(region, "writes")
+        where = boxes.index(parts)
+        if memory.program.tensor(name).in_place:
+            self._ordered(memory.races.write(self.seen, rank, name, where), "writes", region)
+        boxes.write(memory.tensors[rank][name], parts, converted(value, memory.dtype_of(name)))
+        memory.check_stored(rank, name, where, region.location)
+        self._count(memory.arrived, WRITES, region, where)
 
     def add(self, region: Region, value: torch.Tensor) -> None:
         """Add a value to a region, to an element as often as it is named."""
-        where = boxes.index(self.box(region, "adds to"))
-        self._ordered(self.memory.races.add(self.seen, self.rank, region.tensor, where), "adds to", region)
-        boxes.add(self.memory.tensors[self.rank][region.tensor], self.box(region, "adds to"), value)
-        self._mark(self.memory.arrived, WRITES, region, "adds to")
+        memory, name, parts = self.memory, region.tensor, self.box(region, "adds to")
+        where = boxes.index(parts)
+        self._ordered(memory.races.add(self.seen, self.rank, name, where), "adds to", region)
+        boxes.add(memory.tensors[self.rank][name], parts, value)
+        self._count(memory.arrived, WRITES, region, where)
 
     def _ordered(self, ordered: bool, does: str, region: Region) -> None:
         """Raise OrderingError for an access of an element that another task accesses too, without an order."""
@@ -217,9 +218,8 @@ class Walker:
             hint = "notify and wait: a read of what is written comes after the write, one of what was there before it"
             raise OrderingError(message, location=region.location, hint=hint)
 
-    def _notified(self, kind: str, region: Region) -> None:
+    def _told(self, kind: str, region: Region, where: Where) -> None:
         """Keep what a waiter for this notify knows."""
-        where = boxes.index(self._signalled(region, "notifies"))
         self.memory.races.told(self.seen, (self.owner(region), region.tensor, kind), where)
 
     def __str__(self) -> str:
@@ -237,7 +237,7 @@ class Walker:
             match statement:
                 case Notify(kind=kind, region=region):
                     self._require_known(statement)
-                    self._signal(self.memory.expected, kind, region)
+                    self._count(self.memory.expected, kind, region, boxes.index(self._signalled(region, "notifies")))
                 case Store(region=region) | Transfer(target=region):
                     self._count_write(region)
                     if isinstance(statement, Transfer) and statement.signal is not None:
@@ -288,12 +288,11 @@ class Walker:
             self.memory.counters(self.memory.expected, rank, region.tensor, WRITES)[tuple(parts)] += 1
 
     def _mark(self, table: Counters, kind: str, region: Region, verb: str) -> None:
-        counters = self.memory.counters(table, self.owner(region), region.tensor, kind)
-        np.add.at(counters, boxes.index(self.box(region, verb)), 1)  # a row of a table may name an element twice
+        self._count(table, kind, region, boxes.index(self.box(region, verb)))
 
-    def _signal(self, table: Counters, kind: str, region: Region) -> None:
+    def _count(self, table: Counters, kind: str, region: Region, where: Where) -> None:
         counters = self.memory.counters(table, self.owner(region), region.tensor, kind)
-        np.add.at(counters, boxes.index(self._signalled(region, "notifies")), 1)
+        np.add.at(counters, where, 1)  # a row of a table may name an element twice
 
     def _signalled(self, region: Region, verb: str) -> boxes.Coordinates:
         """Return the box of a signal: of whole tiles of counted ranges, as far as the tensor has them.
@@ -335,10 +334,11 @@ class Walker:
                         key = (need.rank, need.tensor, need.kind)
                         self.memory.races.awaited(self.seen, key, need.where)
                 case Notify(kind=kind, region=region):
-                    if self.there:
+                    if self.there and not self.decided:
                         self.box(region, "notifies")
-                    self._notified(kind, region)
-                    self._signal(self.memory.arrived, kind, region)
+                    where = boxes.index(self._signalled(region, "notifies"))
+                    self._told(kind, region, where)
+                    self._count(self.memory.arrived, kind, region, where)
                 case If(condition=condition, then=then, orelse=orelse) if self.there or any(_signals((*then, *orelse))):
                     chosen = yield from self._once_written(lambda scalar=condition: self.number(scalar))
                     yield from self._body(then if chosen else orelse)
@@ -367,7 +367,7 @@ class Walker:
         region = wait.region
         if not self.there and any(map(self._placed, region.coords)):
             return None  # entries beyond the end of a range name nothing
-        if self.there:
+        if self.there and not self.decided:
             self.box(region, "waits for")
         expected = self.memory.counters(self.memory.expected, self.rank, region.tensor, wait.kind)
         where = boxes.index(self._signalled(region, "waits for"))
@@ -397,7 +397,7 @@ class Walker:
             case Store(region=region, value=value) | Transfer(target=region, source=value):
                 self.write(region, evaluator(value))
                 if isinstance(statement, Transfer) and statement.signal is not None:
-                    self._notified(statement.signal, region)
+                    self._told(statement.signal, region, boxes.index(self._signalled(region, "notifies")))
                     self._mark(self.memory.arrived, statement.signal, region, "notifies")
             case Barrier() | NetworkFence() | NetworkQuiet():
                 pass  # a task is one thread here, and what it writes is there at once
