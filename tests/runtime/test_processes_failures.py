@@ -143,18 +143,18 @@ def test_a_deadline_says_who_waits_for_what_and_what_the_others_do() -> None:
 
     processes = [
         Process(rank=0, stream="main", program=0, steps=(slow,)),
-        Process(rank=1, stream="main", program=0, steps=(lambda epoch: (time.sleep(0.5), late(epoch))[1],)),
+        Process(rank=1, stream="main", program=0, steps=(lambda epoch: (time.sleep(1.2), late(epoch))[1],)),
         Process(rank=2, stream="main", program=0, steps=(waits_for_ever(5), None)),
         Process(rank=2, stream="main", program=1, steps=(None, None)),
     ]
     start = time.monotonic()
     with pytest.raises(DeadlineError) as caught:
-        run_processes(processes, launches=1, deadline_s=1.5, describe=describe)
+        run_processes(processes, launches=1, deadline_s=2.5, describe=describe)
     assert time.monotonic() - start < SOON_S
     error = caught.value
     assert (error.rank, error.stage, error.tile, error.channel, error.seen, error.expected) == (2, 1, 5, 3, 1, 2)
     assert (error.stage_name, error.channel_name) == ("gemm", "xs channel 3")
-    assert error.seconds is not None and 1.5 <= error.seconds < SOON_S
+    assert error.seconds is not None and 2.5 <= error.seconds < SOON_S
     assert error.message.startswith("rank 2 gemm tile 5 waits for xs channel 3: 1 of 2, after ")
     assert error.message.endswith("s in launch 1")
     assert error.waiting == (
