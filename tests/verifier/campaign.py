@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
 from collections import Counter
@@ -36,7 +37,7 @@ from tilelink.verifier import RULES, refusals, rules
 
 PAGE = Path(__file__).parents[2] / "docs" / "verification.md"
 SIZES: dict[str, int] = {"M": 25, "Ms": 25, "N": 36, "K": 20}
-MOST_ACCESSES, MOST_OF_NODES = 3500, 1500
+MOST_ACCESSES, MOST_OF_NODES = 1500, 1500
 """Accesses of a case, if numbers below 20 make it have fewer. Interleavings of some ten thousand take minutes each, and
 on several nodes those of some thousand."""
 MANY = 100
@@ -222,7 +223,12 @@ def _in_parts(case: Case) -> Iterator[Case]:
 
 
 def _numbers(program: Program, ranks: int) -> dict[str, int | float | bool]:
-    return {**{p.name: SIZES.get(p.name, 20) for p in program.params}, **groups(program, ranks)}
+    """No more than a program gives as an example: of some, all sizes are numbers of tiles."""
+    sizes = {p.name: (SIZES.get(p.name, 20), p.example) for p in program.params}
+    return {
+        **{name: size if example is None else min(size, example) for name, (size, example) in sizes.items()},
+        **groups(program, ranks),
+    }
 
 
 def _small(case: Case, most: int = MOST_ACCESSES) -> Case:
@@ -241,8 +247,8 @@ def _small(case: Case, most: int = MOST_ACCESSES) -> Case:
 
 
 def _has_more(case: Case, most: int) -> bool:
-    """True if a case has more than so many accesses. A plan of very many takes gigabytes."""
-    return executions(case.bound()) > MANY * most or len(case.plan().accesses.task) > most
+    """True if a case has more than so many accesses. A plan of very many takes gigabytes, as do passes of nodes."""
+    return executions(replace(case, nodes=1).bound()) > MANY * most or len(case.plan().accesses.task) > most
 
 
 def judge(case: Case, mutant: Mutant, *, sample: bool = False) -> Verdict:
@@ -304,16 +310,11 @@ def _strict(verdicts: list[Verdict]) -> Iterator[str]:
         yield f"* {text} ({', '.join(f'{kind} {count}' for kind, count in sorted(kinds.items()))})"
 
 
-@cache
-def _all_cases(nodes: bool) -> tuple[Case, ...]:
-    return tuple(network_cases() if nodes else cases())
-
-
-def _of_case(number: int, nodes: bool, per_kind: int) -> tuple[float, list[Verdict]]:
-    """(seconds, verdicts) of the mutants of one case, in a process of its own."""
-    start = time.perf_counter()
-    verdicts = list(campaign(per_kind, only=[_all_cases(nodes)[number]]))
-    return time.perf_counter() - start, verdicts
+def _of_case(case: Case, per_kind: int, seed: int) -> tuple[float, list[Verdict]]:
+    """(seconds of this process, verdicts) of the mutants of one case, in a process of its own."""
+    start = time.process_time()
+    verdicts = list(campaign(per_kind, seed, [case]))
+    return time.process_time() - start, verdicts
 
 
 def judged(log: Path) -> dict[str, list[Verdict]]:
@@ -331,19 +332,19 @@ def line(case: str, verdicts: Sequence[Verdict]) -> str:
 
 def _verdicts(options: argparse.Namespace) -> list[Verdict]:
     """All verdicts, in the order of the cases; a line on stderr for each case."""
-    names = [case.name for case in _all_cases(options.nodes)]
-    assert len({*names}) == len(names)
+    every = {case.name: case for case in (network_cases() if options.nodes else cases())}
     known = judged(options.log)
-    left = [n for n, name in enumerate(names) if name not in known]
+    left = [name for name in every if name not in known]
+    random.Random(options.seed).shuffle(left)  # what is judged before an end is a sample
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool, options.log.open("a") as log:
-        found = {pool.submit(_of_case, n, options.nodes, options.per_kind): names[n] for n in left}
+        found = {pool.submit(_of_case, every[name], options.per_kind, options.seed): name for name in left}
         for done in as_completed(found):
             name = found[done]
             seconds, known[name] = done.result()
             print(line(name, known[name]), file=log, flush=True)
-            told = f"{len(known)}/{len(names)} {name}: {len(known[name])} mutants, {seconds:.0f} s"
+            told = f"{len(known)}/{len(every)} {name}: {len(known[name])} mutants, {seconds:.0f} s"
             print(told, file=sys.stderr, flush=True)
-    return [verdict for name in names for verdict in known[name]]
+    return [verdict for name in every for verdict in known[name]]
 
 
 def main() -> int:
@@ -352,6 +353,7 @@ def main() -> int:
     parser.add_argument("per_kind", type=int, nargs="?", default=4, help="mutants of each kind of a case (default: 4)")
     parser.add_argument("--nodes", action="store_true", help="programs on two nodes")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--log", type=Path, required=True, help="verdicts, a line of JSON for each case; start a new one after a change"
     )

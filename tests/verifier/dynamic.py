@@ -35,6 +35,7 @@ from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Substep
 from tilelink.planning.plan import Plan
 
 KINDS = ("deadlock", "outside", "unwritten", "epoch", "step", "race", "threads", "output", "overshoot", "unreachable")
+DATA = (READ, WRITE)
 BARRIER, FENCE, QUIET, PUT = range(4, 8)
 ADDED = -2
 """Stands for all additions to memory, each of which is made at once: `together` of such a write."""
@@ -161,6 +162,8 @@ class Script:
         for number, cells in self.cells.items():
             self.base[number] = self.places
             self.places += cells * self.ranks * self.buffers[number]
+        self.all = {number: np.arange(cells) for number, cells in self.cells.items()}
+        self._at: dict[tuple[int, int, int, int], slice | Ints] = {}
         self.channel_slots = np.ones(max(plan.channels, 1), np.int64)
         self.threshold = np.zeros((self.ranks, max(plan.channels, 1)), np.int64)
         self.awaited = np.zeros((self.ranks, max(plan.channels, 1)), bool)
@@ -300,6 +303,16 @@ class Script:
         buffers = self.buffers[number]
         return self.base[number] + (rank * buffers + (launch - 1) % buffers) * self.cells[number]
 
+    def at(self, number: int, rank: int, cells: Ints, launch: int) -> slice | Ints:
+        """Where cells of a tensor are in a launch: a slice if they are one after another, which costs far less."""
+        key = (id(cells), number, rank, (launch - 1) % self.buffers[number])
+        if (found := self._at.get(key)) is None:
+            found = cells + self.place(number, rank, launch)
+            if len(found) and (np.diff(found) == 1).all():
+                found = slice(int(found[0]), int(found[-1]) + 1)
+            self._at[key] = found
+        return found
+
 
 def launches_for(plan: Plan) -> int:
     """Three, or as many as it takes to use a buffer for the second time."""
@@ -341,6 +354,10 @@ class Execution:
         self.entered, self.finished = ([[0] * self.ranks for _ in range(self.ranks)] for _ in range(2))
         self.opened = [0] * self.ranks
         self.done = [0] * self.workers
+        self.in_threads = [
+            self.bound.many_threads and not self.bound.kernels[number].on_copy_engine
+            for number, *_ in self.plan.workers
+        ]
         self.admitted = [0] * self.workers
         self.free = [self.bound.resident_programs] * self.ranks
         self.writer = np.zeros(script.places, np.int64)
@@ -443,7 +460,7 @@ class Execution:
             if lag:
                 yield from self._peers(me, rank, self.finished, launch - lag)
             for tensor in inputs + (kept if launch == 1 else []):
-                self._write(me, rank, tensor.number, self._all(tensor.number), launch, "the host stages an input")
+                self._write(me, rank, tensor.number, self.script.all[tensor.number], launch, "the host stages an input")
             self._tell(me, rank, self.entered)
             self.opened[rank] = launch
             yield lambda launch=launch: all(self.done[n] >= launch for n in own)
@@ -484,7 +501,11 @@ class Execution:
             if kernel.needs_entry:
                 yield from self._peers(worker, rank, self.entered, launch)
             for op in self.script.workers[worker]:
-                yield from self._step(worker, rank, op, launch)
+                if op.kind in DATA and not (op.words or op.outside or self._unreachable(rank, op)):
+                    yield None  # whatever comes between the signals and the data
+                    self._access(worker, op, launch)
+                else:
+                    yield from self._step(worker, rank, op, launch)
             if kernel.quiet:
                 yield from self._quiet(worker)
             self.clock[worker, worker] += 1
@@ -516,16 +537,16 @@ class Execution:
         elif op.kind == NOTIFY:
             self._notify(me, op, launch)
             yield None
-        elif op.words:
-            yield from self._words(me, op, launch)
         else:
-            yield None  # whatever comes between the signals and the data
-            if self.bound.many_threads and not self.bound.kernels[self.plan.workers[me][0]].on_copy_engine:
-                self._touch(me, op, launch)
-            if op.kind == READ:
-                self._read(me, op.peer, op.number, op.cells, launch, op.task, op.step)
-            else:
-                self._write(me, op.peer, op.number, op.cells, launch, op.task, op.step, adds=op.together == ADDED)
+            yield from self._words(me, op, launch)
+
+    def _access(self, me: int, op: _Op, launch: int) -> None:
+        if self.in_threads[me]:
+            self._touch(me, op, launch)
+        if op.kind == READ:
+            self._read(me, op.peer, op.number, op.cells, launch, op.task, op.step)
+        else:
+            self._write(me, op.peer, op.number, op.cells, launch, op.task, op.step, adds=op.together == ADDED)
 
     # The network ---------------------------------------------------------------------------------------------
 
@@ -533,7 +554,8 @@ class Execution:
         return self.script.nodes[rank]
 
     def _unreachable(self, rank: int, op: _Op) -> bool:
-        return self._node(rank) != self._node(op.peer) and not op.carried
+        nodes = self.script.nodes
+        return nodes[rank] != nodes[op.peer] and not op.carried
 
     def _send_away(self, me: int, op: _Op | None, launch: int, counter: tuple[object, ...] = (), peer: int = 0) -> None:
         peer = peer if op is None else op.peer
@@ -670,12 +692,14 @@ class Execution:
 
     def _touch(self, worker: int, op: _Op, launch: int) -> None:
         """An access by one of a program's threads, which others of them may overtake."""
-        at = op.cells + self.script.place(op.number, op.peer, launch)
+        at = self.script.at(op.number, op.peer, op.cells, launch)
         meeting = self.met[worker]
-        now = (meeting << TOGETHER) + op.together - ADDED
+        first = meeting << TOGETHER
+        now = first + op.together - ADDED
         seen = (self.stored[at],) if op.kind == READ else (self.stored[at], self.loaded[at, worker])
-        if any(_some((own != now) & (own >> TOGETHER == meeting)) for own in seen):
-            self._fail("threads", launch, op.peer, op.number, op.task)
+        for own in seen:  # most are of earlier meetings
+            if _some(own >= first) and _some((own != now) & (own >> TOGETHER == meeting)):
+                self._fail("threads", launch, op.peer, op.number, op.task)
         if op.kind == READ:
             self.loaded[at, worker] = now
         else:
@@ -687,7 +711,7 @@ class Execution:
 
     def _read(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: int | str, step: int = 0) -> None:
         self._there(rank, number, launch, who)
-        at = cells + self.script.place(number, rank, launch)
+        at = self.script.at(number, rank, cells, launch)
         found, tensor, clock = self.epoch[at], self.script.tensors[number], self.clock[me]
         if _some(found != launch):
             if _some(found == 0):
@@ -708,7 +732,7 @@ class Execution:
     ) -> None:  # fmt: skip
         """A write, or an addition: one needs no order with others."""
         self._there(rank, number, launch, who)
-        at = cells + self.script.place(number, rank, launch)
+        at = self.script.at(number, rank, cells, launch)
         seen = self.clock[me, : self.threads]
         if _some(self.written[at] > seen[self.writer[at]]) or _some(self.reader[at] > seen):
             self._fail("race", launch, rank, number, who)
@@ -728,17 +752,14 @@ class Execution:
 
     def _output(self, me: int, rank: int, number: int, launch: int) -> None:
         """The host takes an output away: all of it written, once, before. What is not written in place stays."""
-        cells = self._all(number)
+        cells = self.script.all[number]
         if self.bound.tensor_numbered(number).decl.space == "inout":
             self._read(me, rank, number, cells, launch, "the host takes an output")
             return
-        at = cells + self.script.place(number, rank, launch)
+        at = self.script.at(number, rank, cells, launch)
         if ((self.epoch[at] != launch) | (self.times[at] != 1)).any():
             self._fail("output", launch, rank, number, "the host takes what was not written once")
         self._read(me, rank, number, cells, launch, "the host takes an output")
-
-    def _all(self, number: int) -> Ints:
-        return np.arange(self.script.cells[number])
 
     def _who(self, task: int) -> str:
         stage, rank, tile = self.plan.task_name(task)
