@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.facts.launches import Question, drawn
+from tests.facts.mutants import judged
 from tests.tiers import thorough
 from tilelink.facts import encode, linear, questions, regions
 from tilelink.facts.encode import Encoder
@@ -125,6 +126,15 @@ def test_a_wrong_encoding_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) ->
     unproved()
     monkeypatch.setattr(*MUTANTS[name])
     assert any(question.answer() and not question.true() for question in unproved())
+
+
+def test_mistakes_in_formulas_are_seen() -> None:
+    """Some mutant of each kind that says too much proves what a launch refutes; no kind that says too little does."""
+    seen = {one.kind for seed in range(FEW // 2) for one in judged(seed) if not one.true}
+    assert seen == {
+        "a threshold one less", "no less is equal", "a part of a choice forgotten", "two symbols are one",
+        "what is promised without its condition",
+    }  # fmt: skip
 
 
 @thorough(unless=lambda first: first == 0)

@@ -42,6 +42,8 @@ MOST_ACCESSES, MOST_OF_NODES = 1500, 1500
 on several nodes those of some thousand."""
 MANY = 100
 """How many times as many executions of statements as accesses say that a case is too large before it is planned."""
+FULL = 400
+"""Accesses and signals of a case, up to which all mutants that are asked for are judged; above, fewer of each kind."""
 RUNS, MORE_RUNS = 6, 40
 """Interleavings of each mutant, and of those that the verifier refuses and that have not failed yet."""
 FEW_RUNS = 3
@@ -313,8 +315,14 @@ def _strict(verdicts: list[Verdict]) -> Iterator[str]:
 def _of_case(case: Case, per_kind: int, seed: int) -> tuple[float, list[Verdict]]:
     """(seconds of this process, verdicts) of the mutants of one case, in a process of its own."""
     start = time.process_time()
-    verdicts = list(campaign(per_kind, seed, [case]))
+    verdicts = list(campaign(_fewer(case, per_kind), seed, [case]))
     return time.process_time() - start, verdicts
+
+
+def _fewer(case: Case, per_kind: int) -> int:
+    """So many mutants of each kind that a case of many events takes about as long as one of FULL: at least one."""
+    plan = case.plan()
+    return max(1, per_kind * FULL // max(FULL, len(plan.accesses.task) + len(plan.signals.task)))
 
 
 def judged(log: Path) -> dict[str, list[Verdict]]:
@@ -350,7 +358,7 @@ def _verdicts(options: argparse.Namespace) -> list[Verdict]:
 def main() -> int:
     """Writes the page; 1 if the two disagree without an explanation."""
     parser = argparse.ArgumentParser(prog="python -m tests.verifier.campaign", description=__doc__)
-    parser.add_argument("per_kind", type=int, nargs="?", default=4, help="mutants of each kind of a case (default: 4)")
+    parser.add_argument("per_kind", type=int, nargs="?", default=6, help="mutants of each kind of a case (default: 6)")
     parser.add_argument("--nodes", action="store_true", help="programs on two nodes")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)

@@ -21,11 +21,11 @@ from functools import cache
 from itertools import product
 from random import Random
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.verifier.test_placed_waits import left_undefined
 from tilelink import compiler
 from tilelink.errors import SeveralErrors, TileLinkError
 from tilelink.lowering.bind import bind
@@ -318,7 +318,7 @@ def _bounding(rows: Rows) -> str:
 class Verdict:
     """refused: by which rule, or "" if it is accepted. unwritten: the launch that goes wrong, asked of accepted ones.
 
-    alone: what the rule refuses of a pair of accesses that is asked by itself.
+    alone: what the rule of undefined reads refuses if it asks of each pair of accesses by itself.
     """
 
     refused: str
@@ -340,7 +340,8 @@ def judge(one: Drawn) -> Verdict:
         return Verdict(refused=type(first).__name__)
     if found:
         return Verdict(refused=found[0].rule, unwritten=one.unwritten() if found[0].rule == "coverage" else "")
-    alone = None if one.in_segments else left_undefined(plan)  # of segments no pair of accesses shows what is written
+    with mock.patch.object(undefined_reads, "_unproved", lambda _, found, __: found):
+        alone = next(map(str, undefined_reads.undefined_reads(plan)), None)
     return Verdict(refused="", unwritten=one.unwritten(), alone=alone)
 
 
