@@ -546,6 +546,8 @@ class _Question:
         for frame in access.place.around:
             if isinstance(frame, _Branch):
                 found.append(self._truth(frame, names))
+            elif not all(access.place.stage.count(decl.name) for decl in frame.indices):
+                found.append(at_least({ONE: -1}, {}))  # a loop without iterations makes no access
         for dim, span in enumerate(tile_map.spans):
             found += self._inside(span, Index(name=_along(dim)), names)
         return [one for one in found if one is not None]
@@ -644,6 +646,8 @@ class _Question:
         tile_map = self._map(signal)
         if name in own:
             yield own[name]
+        if signal.stage.count(name) == 1:
+            yield const(0)  # places do not name the index of the only iteration
         for dim, span in enumerate(tile_map.spans):
             step = signal.stage.tiles[name] if span.kind == "tile" else 1
             offset = _offset(span.start if span.kind == "tile" else span.named, name, step)
