@@ -222,6 +222,23 @@ def test_searches_end_when_every_point_was_tried(name: str) -> None:
     assert len(found.tried) + sum(found.refused.values()) == space.size
 
 
+def test_points_that_are_proposed_together_have_their_costs_and_limits_together() -> None:
+    given, limits = list[Any](), list[float]()
+
+    def together(space: Space, chance: Random) -> Generator[Candidate | tuple[Candidate, ...], Any, None]:
+        one, two, three = islice(space, 3)
+        given.append((yield (one, two, one)))
+        given.append((yield ()))
+        given.append((yield three))
+
+    costs = iter([3.0, 2.0, 4.0])
+    found = search(
+        narrow("ag_gemm", knobs=2), lambda _: 1.0, together, guess=lambda _: next(costs), told=limits.append
+    )  # fmt: skip
+    assert given == [(3.0, 2.0, 3.0), (), 4.0] and limits == [inf, inf, 2.0]
+    assert [one.trial for one in found.tried] == [1, 2, 3] and found.ended == "strategy"
+
+
 def test_a_strategy_that_proposes_nothing_new_is_done() -> None:
     def stubborn(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
         here = space.random(chance)

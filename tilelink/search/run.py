@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from random import Random
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from tilelink.errors import CostError, ProgressError, SearchError, foreign
 from tilelink.lowering.bound import Bound
@@ -106,6 +106,7 @@ def search(
     seed: int = 0,
     progress: Callable[[Tried | None], None] | None = None,
     keep_interrupted: bool = False,
+    told: Callable[[float], None] | None = None,
 ) -> Found:
     """Search until the strategy's proposals, the seconds, the trials or the points are spent, and return the result.
 
@@ -119,16 +120,17 @@ def search(
 
     Without budget_s, the same arguments always give the same result. progress is called after every trial, with None
     for a refused point. keep_interrupted: an interrupt (Ctrl-C) ends the search, and the result so far is returned.
+    told: is called before a point is rated with the cost of the best that there was when it was proposed, or infinity.
 
     Raises SearchError if budget_s is not a number of seconds or the strategy proposes something other than a point,
     and CostError if a cost is not a finite number of seconds.
     """
     if budget_s is not None and not budget_s >= 0:
         raise SearchError(f"a search of {budget_s!r} s", hint="give seconds, 0 or more, or None for no limit")
-    judge = _Judge(space, cost, guess, progress, budget_s, trials)
+    judge = _Judge(space, cost, guess, progress, budget_s, trials, told)
     known: dict[Candidate, float | None] = {}
     try:
-        ended = _declared(space, judge, budget_s, known) or walk(space, judge, strategy, seed, known)
+        ended = _declared(space, judge, budget_s, known) or walk(space, judge, strategy, seed, known, judge.next)
     except KeyboardInterrupt:
         if not keep_interrupted:
             raise
@@ -139,7 +141,7 @@ def search(
     )  # fmt: skip
 
 
-def _begun(strategy: Strategy, space: Points, seed: int) -> Generator[Candidate, float | None]:
+def _begun(strategy: Strategy, space: Points, seed: int) -> Generator[Candidate | tuple[Candidate, ...], Any]:
     with foreign(f"the strategy {_name(strategy)} failed", SearchError):
         proposals = strategy(space, Random(seed))
     if not isinstance(proposals, Generator):  # pyright: ignore[reportUnnecessaryIsInstance] - strategies need not be typed
@@ -169,6 +171,7 @@ def _declared(
             continue
         if judge.spent == "trials":
             return "trials"
+        judge.next(())
         seconds = judge(nearest, schedule)
         if space.schedule(nearest) == schedule:
             known[nearest] = seconds
@@ -186,30 +189,43 @@ class Judge(Protocol):
 
 
 def walk(
-    space: Points, judge: Judge, strategy: Strategy, seed: int, known: dict[Candidate, float | None] | None = None
+    space: Points,
+    judge: Judge,
+    strategy: Strategy,
+    seed: int,
+    known: dict[Candidate, float | None] | None = None,
+    ahead: Callable[[Sequence[Candidate]], None] | None = None,
 ) -> Ended:
     """Rate what a strategy proposes until it, the points or the judge's budget are spent. Return why it ended.
 
-    known: costs of points that were rated before. Raises SearchError for a proposal that is no point.
+    known: costs of points that were rated before. ahead: is called with the new ones of the points that are proposed
+    together, which are then rated in order. Raises SearchError for a proposal that is no point.
     """
     proposals = _begun(strategy, space, seed)
     known, begun = known or {}, False
-    judged: float | None = None
+    judged: float | tuple[float | None, ...] | None = None
     repeated = 0
     while repeated < PATIENCE and len(known) < space.size:
         try:
             with foreign(f"the strategy {_name(proposals)} failed", SearchError):
-                candidate = proposals.send(judged) if begun else next(proposals)
+                proposed = proposals.send(judged) if begun else next(proposals)
         except StopIteration:
             return "strategy"
         begun = True
-        space.check(candidate)
-        repeated = repeated + 1 if candidate in known else 0
-        if not repeated:
+        together = proposed if isinstance(proposed, tuple) else (proposed,)
+        for candidate in together:
+            space.check(candidate)
+        new = [candidate for candidate in dict.fromkeys(together) if candidate not in known]
+        repeated = 0 if new else repeated + max(1, len(together))
+        if ahead is not None:
+            ahead(new)
+        for candidate in new:
             if ended := judge.spent:
                 return ended
             known[candidate] = judge(candidate)
-        judged = known[candidate]
+        judged = tuple(known[candidate] for candidate in together)
+        if proposed is not together:
+            judged = judged[0]
     return "points" if len(known) >= space.size else "strategy"
 
 
@@ -218,12 +234,13 @@ class _Judge:
 
     def __init__(
         self, space: Space, cost: Cost, guess: Guess | None, progress: Callable[[Tried | None], None] | None,
-        budget_s: float | None, trials: int | None,
+        budget_s: float | None, trials: int | None, told: Callable[[float], None] | None,
     ) -> None:  # fmt: skip
         self._space, self._cost, self._guess, self._progress = space, cost, guess, progress
         self._begin, self._budget_s, self._most = time.monotonic(), budget_s, trials
         self.trials, self.tried = 0, list[Tried]()
         self._settled, self._refused = SETTLED, False
+        self._told, self._best = told, inf
 
     @property
     def spent(self) -> Ended | None:
@@ -236,11 +253,18 @@ class _Judge:
     def elapsed(self) -> float:
         return time.monotonic() - self._begin
 
+    def next(self, candidates: Sequence[Candidate]) -> None:
+        """Take note of what is rated next, whose limits depend on what was rated before all of it."""
+        self._best = min((one.seconds for one in self.tried), default=inf)
+
     def __call__(self, candidate: Candidate, declared: Schedule | None = None) -> float | None:
         """Return the cost in seconds of a point, or of a declared schedule near it; None if it is refused."""
         schedule = declared or self._space.schedule(candidate)
-        bound = self._space.bound_of(candidate.program, schedule)
-        seconds, proved = (None, False) if bound is None else self._rated(bound, wanted=declared is not None)
+        seconds, proved = self._rated(candidate.program, schedule, self._best, wanted=declared is not None)
+        better = self._refused and all(seconds < one.seconds for one in self.tried if seconds is not None)
+        if seconds is not None and better and not proved:
+            proved = self._space.plan_of(candidate.program, schedule) is not None
+            seconds = seconds if proved else None
         if seconds is not None and not 0 <= seconds < inf:
             hint = "a cost is a finite number of seconds, 0 or more"
             raise CostError(f"{schedule.name} of {schedule.program} costs {seconds!r}", hint=hint)
@@ -270,8 +294,16 @@ class _Judge:
                 self._refused = True
                 del self.tried[number]
 
-    def _rated(self, bound: Bound, *, wanted: bool) -> tuple[float | None, bool]:
-        """Return the cost of a program, and whether it is proved. wanted: it has to be."""
+    def _rated(self, number: int, schedule: Schedule, best: float, *, wanted: bool) -> tuple[float | None, bool]:
+        """Return the cost of a program, by its number, and whether it is proved. wanted: it has to be.
+
+        best: the cost of the best so far.
+        """
+        if self._told is not None:
+            self._told(best)
+        bound = self._space.bound_of(number, schedule)
+        if bound is None:
+            return None, False
         guessed = None
         try:
             guessed = self._guess(bound) if self._guess is not None else None
@@ -279,8 +311,7 @@ class _Judge:
             if not wanted:
                 return self._space.refuse(type(error).__name__, error), False
         seconds = None if guessed == inf else guessed
-        better = self._refused and all(guessed < one.seconds for one in self.tried if guessed is not None)
-        if proved := guessed is None or wanted or better:
+        if proved := guessed is None or wanted:
             plan = self._space.proved(bound)
             if plan is None:
                 return None, False

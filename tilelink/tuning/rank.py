@@ -139,14 +139,11 @@ def rank(
             bound, described, limit, clear=clear, close=least, cost=cost, tables=arrays, samples=samples
         )  # fmt: skip
 
-    def tried(one: Tried | None) -> None:
+    def told(best: float) -> None:
         nonlocal least
-        if one is not None:
-            least = min(least, one.seconds)
-        if progress is not None:
-            progress(one)
+        least = best
 
     return search(
-        space, seconds, chosen, guess=guess, trials=trials, seed=seed, progress=tried,
+        space, seconds, chosen, guess=guess, trials=trials, seed=seed, progress=progress, told=told,
         keep_interrupted=keep_interrupted, budget_s=BUDGET_S if budget_s is None and trials is None else budget_s,
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """Search strategies: generators that yield points and receive their costs (seconds, or None for a refused point).
 
+One that yields a tuple of points receives a tuple of their costs; several processes may rate them.
 A new strategy is a function of (space, chance). Add it to STRATEGIES, or pass it to `search` directly.
 """
 
@@ -19,7 +20,7 @@ from tilelink.search.strategies.sampling import sampling
 if TYPE_CHECKING:
     from tilelink.search.points import Candidate
 
-Strategy = Callable[[Any, Random], Generator["Candidate", "float | None", None]]
+Strategy = Callable[[Any, Random], Generator["Candidate | tuple[Candidate, ...]", Any, None]]
 """Takes the points that it walks (`tilelink.search.Points`; a Space is one kind) and what draws its random numbers."""
 
 STRATEGIES: dict[str, Strategy] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from math import exp
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilelink.search.points import Candidate, Points
@@ -21,11 +21,10 @@ STARTS = 40
 """Random points, at most, that are tried to find a starting point that is not refused."""
 
 
-def annealing(space: Points, chance: Random) -> Generator[Candidate, float | None, None]:
+def annealing(space: Points, chance: Random) -> Generator[Candidate | tuple[Candidate, ...], Any, None]:
     """Yield neighbours: step to a cheaper one always, and to a dearer one with a probability that falls as it cools."""
     best: tuple[float, Candidate] | None = None
-    for seed in space.seeds:
-        seconds = yield seed
+    for seed, seconds in zip(space.seeds, (yield space.seeds), strict=True):
         if seconds is not None and (best is None or seconds < best[0]):
             best = (seconds, seed)
     here, cost = (best[1], best[0]) if best else (None, None)

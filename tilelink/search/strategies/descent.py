@@ -9,7 +9,7 @@ from collections.abc import Generator
 from dataclasses import replace
 from math import inf
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilelink.search.points import Candidate, Points
@@ -22,11 +22,11 @@ STARTS = 400
 """Random points, at most, that are tried to find one that is not refused, if all seeds are."""
 
 
-def descent(space: Points, chance: Random) -> Generator[Candidate, float | None, None]:
+def descent(space: Points, chance: Random) -> Generator[Candidate | tuple[Candidate, ...], Any, None]:
     """Yield the choices of one knob of the best point after the other, the knobs in a random order."""
     best: tuple[float, Candidate] | None = None
-    for seed in dict.fromkeys(space.seeds):
-        cost = yield seed
+    seeds = tuple(dict.fromkeys(space.seeds))
+    for seed, cost in zip(seeds, (yield seeds), strict=True):
         if cost is not None and (best is None or cost < best[0]):
             best = (cost, seed)
     for _ in range(STARTS if best is None else 0):
@@ -43,10 +43,11 @@ def descent(space: Points, chance: Random) -> Generator[Candidate, float | None,
         for at in chance.sample(order, len(order)):
             from_here = here[1]
             others = [n for n in range(len(space.knobs[from_here.program][at].labels)) if n != from_here.choices[at]]
-            for choice in chance.sample(others, len(others)):
-                choices = (*from_here.choices[:at], choice, *from_here.choices[at + 1 :])
-                there = replace(from_here, choices=choices)
-                cost = yield there
+            around = tuple(
+                replace(from_here, choices=(*from_here.choices[:at], choice, *from_here.choices[at + 1 :]))
+                for choice in chance.sample(others, len(others))
+            )
+            for there, cost in zip(around, (yield around), strict=True):
                 if cost is not None and cost < here[0] * (1 - GAIN):
                     here = (cost, there)
         if here[0] < best[0]:

@@ -1,21 +1,22 @@
 """Regularized evolution (Real, Aggarwal, Huang and Le, AAAI 2019): the oldest member is replaced, not the worst.
 
 The first population contains the points that are nearest to declared schedules. With probability RETURNING the best
-point of a random program has a child, so that no program dies out because another one improved first.
+point of a random program has a child, so that no program dies out because another one improved first. CHILDREN have
+their parents among the same members, so that several processes can rate them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from itertools import chain
+from itertools import chain, islice
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilelink.search.points import Candidate, Points
 
-POPULATION = 24
+POPULATION, CHILDREN = 24, 8
 CONTEST = 6
 """Members drawn, of which the best has a child."""
 CROSSING = 0.3
@@ -26,37 +27,39 @@ STARTS = 400
 """Random points, at most, that are tried for a first population."""
 
 
-def evolution(space: Points, chance: Random) -> Generator[Candidate, float | None, None]:
-    """Yield a child of the best of CONTEST random members; each child replaces the oldest member."""
+def evolution(space: Points, chance: Random) -> Generator[tuple[Candidate, ...], Any, None]:
+    """Yield children of the best of CONTEST random members; each child replaces the oldest member."""
     members: deque[tuple[float, Candidate]] = deque(maxlen=POPULATION)
     first = chain(dict.fromkeys(space.seeds), (space.random(chance) for _ in range(STARTS)))
-    for candidate in first:
-        cost = yield candidate
+    best: dict[int, tuple[float, Candidate]] = {}
+    while len(members) < POPULATION and (some := tuple(islice(first, POPULATION - len(members)))):
+        _take(some, (yield some), members, best)
+    while members:
+        children = tuple(_child(space, members, best, chance) for _ in range(CHILDREN))
+        _take(children, (yield children), members, best)
+
+
+def _child(
+    space: Points, members: deque[tuple[float, Candidate]], best: dict[int, tuple[float, Candidate]], chance: Random
+) -> Candidate:
+    child = _winner(members, chance)
+    if chance.random() < RETURNING:
+        child = best[chance.choice(sorted(best))][1]
+    elif chance.random() < CROSSING:
+        child = space.cross(child, _winner(members, chance), chance)
+    return space.neighbour(child, chance)
+
+
+def _take(
+    some: tuple[Candidate, ...], costs: tuple[float | None, ...], members: deque[tuple[float, Candidate]],
+    best: dict[int, tuple[float, Candidate]],
+) -> None:  # fmt: skip
+    for cost, candidate in zip(costs, some, strict=True):
         if cost is not None:
             members.append((cost, candidate))
-        if len(members) == POPULATION:
-            break
-    best: dict[int, tuple[float, Candidate]] = {}
-    for member in members:
-        _keep(best, member)
-    while members:
-        child = _winner(members, chance)
-        if chance.random() < RETURNING:
-            child = best[chance.choice(sorted(best))][1]
-        elif chance.random() < CROSSING:
-            child = space.cross(child, _winner(members, chance), chance)
-        child = space.neighbour(child, chance)
-        cost = yield child
-        if cost is not None:
-            members.append((cost, child))
-            _keep(best, members[-1])
-
-
-def _keep(best: dict[int, tuple[float, Candidate]], member: tuple[float, Candidate]) -> None:
-    """Record a member if it is the best of its program."""
-    number = member[1].program
-    if number not in best or member[0] < best[number][0]:
-        best[number] = member
+            number = candidate.program
+            if number not in best or cost < best[number][0]:
+                best[number] = members[-1]
 
 
 def _winner(members: deque[tuple[float, Candidate]], chance: Random) -> Candidate:
