@@ -1,6 +1,9 @@
 """The space of a program's schedules, the strategies that walk it, and what a search keeps."""
 
+import multiprocessing
+import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import replace
@@ -41,7 +44,7 @@ from tilelink.lowering.summed import summed_body
 from tilelink.lowering.unfold import unfolded_body
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
-from tilelink.search import STRATEGIES, Candidate, Found, Space, Tried, run, search, strategy
+from tilelink.search import STRATEGIES, Candidate, Found, Space, Tried, processes, run, search, strategy
 from tilelink.search.knobs import Knob, knobs
 from tilelink.target import target
 from tilelink.tuning import distinct
@@ -384,6 +387,84 @@ def test_a_plan_that_is_too_large_for_the_machine_is_a_refused_point(of: str, mo
     monkeypatch.setattr(f"tilelink.search.space.{of}", too_large)
     found = search(space, lambda _: 1.0, strategy("random"), trials=3)
     assert found.refused == {"memory": 3}
+
+
+def all_ended() -> bool:
+    """Whether the processes of a search end, which are killed and not waited for."""
+    for process in multiprocessing.active_children():
+        process.join(10)
+    return not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("name", ["evolution", "descent"])
+def test_a_search_is_the_same_with_any_number_of_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And rates its points in the others: of this process it asks none after the first population."""
+    monkeypatch.setattr(run, "ALONE_S", 0.0)
+    here = os.getpid()
+
+    def once(jobs: int) -> tuple[Found, list[int]]:
+        space, least, asked = narrow("ag_gemm", knobs=7), [inf], list[int]()
+        cost, told = distance("ag_gemm", knobs=7), partial(least.__setitem__, 0)
+
+        def limited(plan: Plan) -> float | None:
+            asked.append(os.getpid())
+            seconds = cost(plan)
+            return seconds if seconds < 1.5 * least[0] else None
+
+        return search(space, limited, strategy(name), trials=60, seed=7, told=told, jobs=jobs), asked
+
+    (alone, _), (several, asked) = once(1), once(2)
+    assert [(one.candidate, one.seconds, one.trial) for one in alone.tried] == [
+        (one.candidate, one.seconds, one.trial) for one in several.tried
+    ]
+    assert alone.refused == several.refused and alone.refused[run.SLOWER] > 0
+    assert {kind: str(error) for kind, error in alone.space.reasons.items()} == {
+        kind: str(error) for kind, error in several.space.reasons.items()
+    }
+    assert set(asked) == {here} and len(asked) < 40
+    assert all_ended()
+
+
+def test_a_search_goes_on_alone_if_one_of_its_processes_is_killed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run, "ALONE_S", 0.0)
+    here = os.getpid()
+
+    def cost(_: Plan) -> float:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 1.0
+
+    found = search(space_of("ag_gemm"), cost, strategy("random"), trials=40, jobs=2)
+    assert len(found.tried) + sum(found.refused.values()) == 40 and found.tried
+    assert [record.message for record in caplog.records if "was killed" in record.message]
+    assert all_ended()
+
+
+def test_an_error_of_another_process_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "ALONE_S", 0.0)
+    here = os.getpid()
+
+    def cost(_: Plan) -> float:
+        if os.getpid() != here:
+            raise CostError("no cost there")
+        return 1.0
+
+    with pytest.raises(CostError, match="no cost there"):
+        search(space_of("ag_gemm"), cost, strategy("random"), trials=40, jobs=2)
+    assert all_ended()
+
+
+def test_a_process_that_may_not_fork_searches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes.os, "sched_getaffinity", lambda _: range(64))
+    assert processes.available() == processes.MOST
+    with monkeypatch.context() as nested:
+        nested.setattr(processes.multiprocessing, "parent_process", object)
+        assert processes.available() == 1
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert processes.available() == 1
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -94,6 +94,9 @@ def tune(
     routing: RoutingName = "uniform",
     draws: DrawsCount = DRAWS,
     seed: Annotated[int, typer.Option("--seed", help="seed of the search")] = 0,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="processes that search  [default: one for each core]")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Search the schedules of a program and of equivalent programs, and show the best."""
@@ -115,6 +118,7 @@ def tune(
             "by": imported(strategy) if ":" in strategy else strategy, "cost": cost_model(cost),
             "budget_s": BUDGET_S if budget is None and trials is None else budget, "trials": trials, "seed": seed,
             "tables": random_tables(chosen, dims, ranks, seed), "routing": routing, "draws": draws,
+            "jobs": jobs,
             "declared": [s for p in programs for s in module.schedules_of(p)],
         }  # fmt: skip
         found = _searched(programs, options, quiet=as_json)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from math import inf
 from random import Random
@@ -14,9 +17,13 @@ from tilelink.errors import CostError, ProgressError, SearchError, foreign
 from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
+from tilelink.search import processes
 from tilelink.search.points import Candidate, Points
 from tilelink.search.space import Space
 from tilelink.search.strategies import Strategy
+
+ALONE_S = 1.0
+"""Seconds of a search after which other processes are forked: a short one does not pay for them."""
 
 PATIENCE = 10_000
 """Consecutive proposals that were all tried before, after which a search ends."""
@@ -31,6 +38,8 @@ SETTLED = 8
 
 SLOWER = "far slower than the best"
 """The reason that is counted for points without a cost."""
+
+_log = logging.getLogger("tilelink.search")
 
 Ended = Literal["trials", "seconds", "strategy", "points", "interrupt"]
 
@@ -107,6 +116,7 @@ def search(
     progress: Callable[[Tried | None], None] | None = None,
     keep_interrupted: bool = False,
     told: Callable[[float], None] | None = None,
+    jobs: int = 1,
 ) -> Found:
     """Search until the strategy's proposals, the seconds, the trials or the points are spent, and return the result.
 
@@ -121,13 +131,15 @@ def search(
     Without budget_s, the same arguments always give the same result. progress is called after every trial, with None
     for a refused point. keep_interrupted: an interrupt (Ctrl-C) ends the search, and the result so far is returned.
     told: is called before a point is rated with the cost of the best that there was when it was proposed, or infinity.
+    jobs: processes that rate what the strategy proposes together, forked from this one after ALONE_S seconds. The
+    result does not depend on how many there are. If one is killed, this one goes on alone.
 
     Raises SearchError if budget_s is not a number of seconds or the strategy proposes something other than a point,
     and CostError if a cost is not a finite number of seconds.
     """
     if budget_s is not None and not budget_s >= 0:
         raise SearchError(f"a search of {budget_s!r} s", hint="give seconds, 0 or more, or None for no limit")
-    judge = _Judge(space, cost, guess, progress, budget_s, trials, told)
+    judge = _Judge(space, cost, guess, progress, budget_s, trials, told, jobs)
     known: dict[Candidate, float | None] = {}
     try:
         ended = _declared(space, judge, budget_s, known) or walk(space, judge, strategy, seed, known, judge.next)
@@ -135,6 +147,8 @@ def search(
         if not keep_interrupted:
             raise
         ended = "interrupt"
+    finally:
+        judge.close()
     judge.settle()
     return Found(
         space=space, tried=tuple(judge.tried), refused=Counter(space.refused), elapsed=judge.elapsed, ended=ended
@@ -234,13 +248,16 @@ class _Judge:
 
     def __init__(
         self, space: Space, cost: Cost, guess: Guess | None, progress: Callable[[Tried | None], None] | None,
-        budget_s: float | None, trials: int | None, told: Callable[[float], None] | None,
+        budget_s: float | None, trials: int | None, told: Callable[[float], None] | None, jobs: int,
     ) -> None:  # fmt: skip
         self._space, self._cost, self._guess, self._progress = space, cost, guess, progress
         self._begin, self._budget_s, self._most = time.monotonic(), budget_s, trials
         self.trials, self.tried = 0, list[Tried]()
         self._settled, self._refused = SETTLED, False
         self._told, self._best = told, inf
+        self._jobs, self._pool = jobs, None
+        self._asked = dict[Candidate, Future[Any]]()
+        self._known_there = frozenset[int]()
 
     @property
     def spent(self) -> Ended | None:
@@ -254,13 +271,57 @@ class _Judge:
         return time.monotonic() - self._begin
 
     def next(self, candidates: Sequence[Candidate]) -> None:
-        """Take note of what is rated next, whose limits depend on what was rated before all of it."""
+        """Let processes rate what is asked next. Its limits depend on what was rated before all of it."""
         self._best = min((one.seconds for one in self.tried), default=inf)
+        left = candidates if self._most is None else candidates[: max(0, self._most - self.trials)]
+        if self._pool is None and self.tried and self._jobs > 1 < len(left) and self.elapsed > ALONE_S:
+            # What the first rating of a program finds out for the others, these processes do not tell one another.
+            self._known_there = frozenset(one.candidate.program for one in self.tried)
+            self._pool = processes.forked(self._jobs, self._apart)
+        if self._pool is not None:
+            try:
+                there = [one for one in left if one.program in self._known_there]
+                self._asked = {one: processes.asked(self._pool, one, self._best) for one in there}
+            except BrokenProcessPool:
+                self._alone()
+
+    def close(self) -> None:
+        """End the other processes."""
+        if self._pool is not None:
+            processes.kill(self._pool)
+        self._pool, self._asked = None, {}
+
+    def _alone(self) -> None:
+        _log.warning("a process of the search was killed, maybe for its memory: the search goes on in one process")
+        self._jobs = 1
+        self.close()
+
+    def _apart(self, candidate: Candidate, best: float) -> Any:
+        """In another process: return the cost of a point, whether it is proved, and what is counted of it."""
+        self._space.refused.clear()
+        self._space.reasons.clear()
+        rated = self._rated(candidate.program, self._space.schedule(candidate), best, wanted=False)
+        return rated, self._space.refused, self._space.reasons
+
+    def _answered(self, candidate: Candidate) -> tuple[float | None, bool] | None:
+        """Return what another process says of a point, or None if none was asked, or if one was killed."""
+        if (asked := self._asked.pop(candidate, None)) is None:
+            return None
+        try:
+            rated, refused, reasons = asked.result()
+        except BrokenProcessPool:
+            return self._alone()
+        self._space.refused.update(refused)
+        self._space.reasons.update(reasons | self._space.reasons)
+        return rated
 
     def __call__(self, candidate: Candidate, declared: Schedule | None = None) -> float | None:
         """Return the cost in seconds of a point, or of a declared schedule near it; None if it is refused."""
         schedule = declared or self._space.schedule(candidate)
-        seconds, proved = self._rated(candidate.program, schedule, self._best, wanted=declared is not None)
+        answer = self._answered(candidate) if declared is None else None
+        seconds, proved = answer or self._rated(
+            candidate.program, schedule, self._best, wanted=declared is not None
+        )  # fmt: skip
         better = self._refused and all(seconds < one.seconds for one in self.tried if seconds is not None)
         if seconds is not None and better and not proved:
             proved = self._space.plan_of(candidate.program, schedule) is not None

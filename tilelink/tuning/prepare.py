@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from tilelink.compiler.proofs import package
 from tilelink.errors import DataError, OutputError
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
+from tilelink.search.processes import kill
 from tilelink.settings import settings
 from tilelink.target import Target
 
@@ -162,7 +163,7 @@ def prepare_all(points: Sequence[Point], *, workers: int, seconds: float) -> lis
     while left and (now := time.monotonic()) < end:
         pool = _pool(workers, end - now)
         intact = _prepare(pool, points, left, reasons, end)
-        _end(pool)
+        kill(pool)
         if intact:  # all are done, or late
             break
         left = [n for n in left if reasons[n] == DIED]
@@ -203,14 +204,6 @@ def _prepare(
         for n in numbers:
             reasons[n] = f"{type(error).__name__}: {error}"[:400]
     return intact
-
-
-def _end(pool: ProcessPoolExecutor) -> None:
-    """Kill a pool's processes in any state."""
-    left: Iterable[Any] = list((getattr(pool, "_processes", None) or {}).values())
-    pool.shutdown(wait=False, cancel_futures=True)
-    for process in left:
-        process.kill()
 
 
 # By ranks ----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.search import Found, Space, Strategy, Tried, search, strategy
+from tilelink.search.processes import MOST, available
 from tilelink.simulator import CostModel, seconds_by_few, seconds_within
 from tilelink.simulator.machine import Machine, load_machine
 from tilelink.target import Target
@@ -90,6 +91,7 @@ def rank(
     progress: Callable[[Tried | None], None] | None = None,
     keep_interrupted: bool = False,
     nodes: int = 1,
+    jobs: int | None = None,
 ) -> Found:
     """Search the schedules of equivalent programs, rated by simulated seconds on a machine.
 
@@ -99,7 +101,8 @@ def rank(
     target: the target of the kernels
     (None: the machine's). nodes: as for `tilelink.simulate`. cost: the cost model (None: Roofline).
     budget_s: seconds; None means BUDGET_S, or no limit if
-    trials is given. The other arguments are those of `search`.
+    trials is given. jobs: processes at most (None: one for each core that it may use); one where CUDA was used before.
+    The other arguments are those of `search`.
 
     Raises the errors of Space.of and search. Raises MachineError, UnknownTargetError or UnknownNameError for an unknown
     machine, target or strategy.
@@ -145,5 +148,6 @@ def rank(
 
     return search(
         space, seconds, chosen, guess=guess, trials=trials, seed=seed, progress=progress, told=told,
+        jobs=min(jobs or MOST, available()),
         keep_interrupted=keep_interrupted, budget_s=BUDGET_S if budget_s is None and trials is None else budget_s,
     )  # fmt: skip
