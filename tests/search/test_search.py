@@ -185,6 +185,16 @@ def test_points_that_would_spill_are_refused() -> None:
     assert space.refused["registers"] and "256 registers" in space.reasons["registers"].message
 
 
+def test_clauses_that_change_nothing_are_left_out() -> None:
+    space = space_of("ag_gemm", machine="sm_90", dims={"Ms": 512, "N": 1024, "K": 1024})
+    plain = schedule(space.programs[0], "found").tile("gemm", i=128, j=128, k=64).on("gather", "copy_engine")
+    said = plain.knobs("gemm", num_warps=8, num_stages=3).buffers("xs", 2)
+    warps = plain.knobs("gemm", num_warps=8)
+    assert said != warps and space.without_idle(0, said) == warps
+    assert space.without_idle(0, said.buffers("xs", 1)) == warps.buffers("xs", 1)
+    assert not space.refused
+
+
 def test_neighbours_differ_in_one_choice() -> None:
     space, chance = space_of("ag_gemm"), Random(0)
     here = space.random(chance)

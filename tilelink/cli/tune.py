@@ -122,7 +122,7 @@ def tune(
             "declared": [s for p in programs for s in module.schedules_of(p)],
         }  # fmt: skip
         found = _searched(programs, options, quiet=as_json)
-        if not (lines := [_line(found, one) for one in _shown(found, top)]):
+        if not (lines := [_line(found, one, best=not at) for at, one in enumerate(_shown(found, top))]):
             raise _nothing(found)
         best: dict[str, Any] | None = None
         seconds = {"search": found.elapsed}
@@ -197,13 +197,15 @@ def _shown(found: Found, top: int) -> list[Tried]:
     return sorted([*best, *others], key=lambda one: one.seconds)
 
 
-def _line(found: Found, one: Tried) -> dict[str, Any]:
+def _line(found: Found, one: Tried, *, best: bool) -> dict[str, Any]:
     """Return a candidate as JSON values, its schedule for the processor of the search.
 
-    origin: "found" by the search, or "declared" in the file.
+    origin: "found" by the search, or "declared" in the file. best: what is found has no clauses that change nothing.
     """
+    plain = best and not one.declared
+    schedule = found.space.without_idle(one.candidate.program, one.schedule) if plain else one.schedule
     name, origin = found.space.programs[one.candidate.program].name, "declared" if one.declared else "found"
-    text = str(replace(one.schedule, target=found.space.target.name))
+    text = str(replace(schedule, target=found.space.target.name))
     return {"program": name, "predicted_us": one.seconds * US, "schedule": text, "origin": origin}
 
 

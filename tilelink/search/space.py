@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -14,10 +15,12 @@ from tilelink.errors import ScheduleError, TileLinkError
 from tilelink.ir.program import Program
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.listing import listing
 from tilelink.lowering.registers import spills
 from tilelink.lowering.shared_memory import does_not_fit
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
+from tilelink.scheduling.words import word_called
 from tilelink.search.knobs import Knob, knobs, with_built_in
 from tilelink.search.points import Candidate, Points
 from tilelink.search.seeds import nearest
@@ -128,6 +131,16 @@ class Space(Points):
         """Count a schedule that is refused."""
         self.refused[reason] += 1
         self.reasons.setdefault(reason, error)
+
+    def without_idle(self, number: int, schedule: Schedule) -> Schedule:
+        """Return a schedule of a program, by its number, without the clauses that change nothing of what is lowered."""
+        lowered = listing(self._bound(number, schedule))
+        for part in (*schedule.stages, *schedule.tensors):
+            for word in (word_called(said.name) for said in part.said):
+                with suppress(TileLinkError):  # some must be said
+                    less = schedule.say(part.name, word, word.default)
+                    schedule = less if listing(self._bound(number, less)) == lowered else schedule
+        return schedule
 
     def _bound(self, number: int, schedule: Schedule) -> Bound:
         program = self.programs[number]

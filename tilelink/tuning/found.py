@@ -166,7 +166,7 @@ def _remembered(program: Program, result: Found, key: Key, processor: Target) ->
     """Store and return the best of a search; of one in which all was refused, the built-in schedule, with no time."""
     schedule, seconds, built_in = Schedule(name=FOUND, program=program.name), 0.0, 0.0
     if result.ranking:
-        schedule, seconds = result.ranking[0].schedule, result.ranking[0].seconds
+        schedule, seconds = result.space.without_idle(0, result.ranking[0].schedule), result.ranking[0].seconds
         built_in = built_in_seconds(result)
     record = Record(
         key=key, program=program.name, schedule=str(replace(schedule, target=processor.name)), seconds=seconds,
