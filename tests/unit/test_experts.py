@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -250,3 +251,16 @@ def test_tensors_of_tokens_are_copied_only_where_some_are_not_there() -> None:
     sizes.padded = 5
     more, others, _ = experts._padded(sizes, x, ids, x)
     assert more.shape == (5, 4) and not more[3:].any() and others[3:].tolist() == [[-1, -1], [-1, -1]]
+
+
+def test_calls_of_ranks_are_compared_without_the_number_of_a_device() -> None:
+    """Each rank has a GPU of its own."""
+    sizes = [
+        experts._Sizes(
+            op="moe", rows=8, tokens=None, capacity=None, activation="silu", schedule="", H=16, k=2, E=4, inner=8,
+            scaled=False, dtype=torch.bfloat16, device=torch.device("cuda", number),
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    assert sizes[0].words() == sizes[1].words()
+    assert sizes[0].words() != replace(sizes[0], device=torch.device("cpu")).words()

@@ -242,7 +242,7 @@ class _Sizes:
     def words(self) -> tuple[str, ...]:
         return (
             f"{self.rows} rows" if self.tokens is None else f"tokens={self.tokens}", f"rows of {self.H}",
-            f"{self.dtype} on {self.device}", f"{self.k} choices", f"{self.E} experts of {self.inner}",
+            f"{self.dtype} on {self.device.type}", f"{self.k} choices", f"{self.E} experts of {self.inner}",
             "scales" if self.scaled else "no scales",
             f"capacity={self.capacity}", self.activation, self.schedule or "no schedule",
         )  # fmt: skip
