@@ -59,7 +59,7 @@ def loop(body: str, schedule: str, ranks: int) -> str:
     [
         (READS, "small", 4, "tl.static_range"),
         (READS, "small", 8, "tl.static_range"),
-        (READS, "small", 9, "tl.range, num_stages=3"),
+        (READS, "small", 9, "tl.range, num_stages=8"),
         ("acc += 1.0", "small", 9, "range"),
         (READS, "large", 4, "tl.range, num_stages=3"),
         (READS, "large", 2, "tl.range, num_stages=2"),
