@@ -16,9 +16,9 @@ from tilelink.target import H200
 H200S = load_machine("8xH200")
 IDEAL = replace(
     H200S, kernel_start=0.0, kernel_gap=0.0, load_latency=0.0, tile_overhead=0.0, link_latency=0.0, signal_latency=0.0,
-    local_signal_latency=0.0, fence=0.0, wait=0.0, tile_counter=0.0, copies_slow_compute=1.0, copy_start=0.0,
-    copy_call=0.0, copy_signal=0.0, copy_wait=0.0, network_latency=0.0, link_bandwidth=1e9, network_bandwidth=1e8,
-    memory_bandwidth=1e12,
+    local_signal_latency=0.0, fence=0.0, wait=0.0, bare_wait=0.0, tile_counter=0.0, copies_slow_compute=1.0,
+    copy_start=0.0, copy_call=0.0, copy_signal=0.0, copy_wait=0.0, network_latency=0.0, link_bandwidth=1e9,
+    network_bandwidth=1e8, memory_bandwidth=1e12,
 )  # fmt: skip
 """A machine on which only work takes time: links of 1 GB/s, a network of a tenth of that."""
 

@@ -230,7 +230,7 @@ schedule engine for behind:
 
 
 def test_a_look_at_a_full_counter_takes_time_and_the_end_of_a_wait_does_not() -> None:
-    machine = replace(IDEAL, wait=0.125)
+    machine = replace(IDEAL, bare_wait=0.125)
     plan = planned(GATHER, ranks=2, schedule="own_first", sms=1, M=64, N=256)
     with_looks, without = (
         simulate(plan, m, cost=Copying(seconds=1.0, rate=1e6)).seconds for m in (machine, IDEAL)
@@ -238,6 +238,46 @@ def test_a_look_at_a_full_counter_takes_time_and_the_end_of_a_wait_does_not() ->
     first_waited_for, looks = 1, 1
     assert len(plan.bound.stages["take"].order) == 2 and first_waited_for + looks == 2
     assert with_looks - without == pytest.approx(looks * 0.125)
+
+
+LOOKS = """
+program halves(M, N):
+    x : in        [M, N]
+    g : symmetric [ranks, M, N]
+    y : out       [M, {columns}]
+
+    comm send(p: ranks, i: M):
+        tile_push_data(g[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(g[rank, i, :] @ p)
+
+    compute took(i: M):
+        consumer_tile_wait(g[:, i, :])
+        y[i, :] = {value}
+
+schedule few for halves on sm_90:
+    send on copy_engine, tile(i=16)
+    took on sm, tile(i={rows})
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "value", "columns", "looks"),
+    [
+        (16, "sum(g[:, i, :], axis=0)", "N", (0, 1)),  # the counters of ranks are polled together
+        (32, "sum(g[:, i, :], axis=0)", "N", (0, 2 * 2)),  # those of ranks and rows are not
+        (16, "dot(g[0, i, :], g[1, :, :].T)", "M", (2, 0)),  # a product goes on meanwhile
+    ],
+)
+def test_a_look_takes_longer_where_nothing_is_multiplied(
+    rows: int, value: str, columns: str, looks: tuple[int, int]
+) -> None:
+    text = LOOKS.format(rows=rows, value=value, columns=columns)
+    plan = planned(text, ranks=2, sms=1, dtype="bf16", M=64, N=64)
+    script = make_script(plan, replace(IDEAL, wait=0.5, bare_wait=8.0), Roofline())
+    tiles = np.isin(script.task, np.arange(plan.first_task["took"], plan.tasks)) & (script.kind == AWAIT)
+    between, bare = looks
+    every = plan.bound.ranks * plan.bound.stages["took"].total
+    assert script.overhead[tiles].sum() == every * (0.5 * between + 8.0 * bare)
 
 
 def test_loaders_wait_for_a_channel_once_in_a_tile() -> None:

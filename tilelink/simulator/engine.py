@@ -254,7 +254,7 @@ class _Engine:
                 slept = self.begin[i] >= 0
                 if not slept:
                     self.begin[i] = now
-                now += self._resumed(worker, slept, now, self.full[self.what[i]])
+                now += self._resumed(worker, i, slept, now)
                 self.end[i] = now
             elif kind == SIGNAL:
                 self.begin[i] = now
@@ -298,11 +298,11 @@ class _Engine:
         self.at(self.now, RESUME, worker)
         return True
 
-    def _resumed(self, worker: int, slept: bool, now: float, full: float) -> float:
-        """Return the seconds from `now`, when a worker waits for a counter that filled at `full`, until it resumes."""
-        machine = self.machines[self.worker_rank[worker]]
+    def _resumed(self, worker: int, i: int, slept: bool, now: float) -> float:
+        """Return the seconds from `now`, when a worker is at wait i, whose counter is full, until it resumes."""
+        machine, full = self.machines[self.worker_rank[worker]], self.full[self.what[i]]
         if not self.on_copy[worker]:
-            return 0.0 if slept else machine.wait
+            return 0.0 if slept else self.overhead[i]
         if self.script.waits_aside:  # waits are serialised with each other, but not with copies
             begun = max(self.waited[worker], self.programs.begin[worker], full + machine.copy_wait)
             self.waited[worker] = begun + machine.copy_signal

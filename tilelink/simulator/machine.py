@@ -204,7 +204,9 @@ class Machine(Thresholds):
     fence: float = _number("s")
     """Time that a notify costs its program, whose stores must have arrived."""
     wait: float = _number("s")
-    """Time that a wait for a full counter costs its program."""
+    """Time that a wait for a full counter costs its program, between products."""
+    bare_wait: float = _number("s", 5e-7)
+    """The same of a tile that multiplies nothing, where nothing else goes on meanwhile: a load, and its answer."""
     tile_counter: float = _number("s", 7e-7)
     """Time from an addition to a counter in the rank's memory, by which programs take tiles, until its answer."""
     copies_slow_compute: float = _number("1")

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.errors import CostError, foreign
-from tilelink.ir.program import ITEM_BYTES, Read, Transfer
+from tilelink.ir.program import ITEM_BYTES, Attend, Dot, Read, Transfer, Wait
+from tilelink.ir.scalar import Int
+from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import KernelKind, Transport
 from tilelink.lowering.columns import Columns, Ints
 from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Signals, Substep
@@ -64,7 +66,8 @@ class Script:
     until a simulation knows which program takes them (`assigned`).
 
     `what`: the counter of a wait or notify (rank * channels + channel), the row of a move in `moves`, else -1.
-    main, overhead: seconds of a computation, from the cost model.
+    main, overhead: seconds of a computation, from the cost model; of a wait, overhead is what it takes if it finds its
+    counter full.
     """
 
     plan: Plan = field(repr=False)
@@ -184,6 +187,7 @@ def make_script(
     builder.signals()
     every = _Operations.joined(builder.operations, main=np.zeros(0), overhead=np.zeros(0))
     times = times_of(plan, every.task, every.position)
+    times = np.where(every.kind == COMPUTE, times, 1.0)  # waits of tiles that are left out are operations of their own
     every = replace(every, main=every.main * times, overhead=every.overhead * times)
     in_line = by_one(plan, np.flatnonzero(taken(plan)))
     worker = in_line.worker[every.task]
@@ -419,7 +423,9 @@ class _Builder:
             rows = rows[~self._left_out(s.pick(rows))] if signal == WAIT else rows
             # a statement computes with words when it has waited for them
             earlier = np.where(self.plan.by_words[rows] & (signal == WAIT), Substep.ARRIVED + 1, 0)
-            self.operations.append(_operations(kind, s.task[rows], s.position[rows] - earlier, what=what[rows]))
+            look = self._look(s.pick(rows)) if signal == WAIT else 0.0
+            position = s.position[rows] - earlier
+            self.operations.append(_operations(kind, s.task[rows], position, what=what[rows], overhead=look))
         if isinstance(self.plan, ThinnedPlan):
             self._looks(self.plan)
 
@@ -431,9 +437,33 @@ class _Builder:
             times = plan.times(some.task, some.position)
             looks = np.where(self._once[plan.task_kernels[some.task]], plan.repeats[some.task], times) - awaited
             rows = np.flatnonzero(~out & (looks > 0))
-            task, share = some.task[rows], (looks / times)[rows]
-            look = np.array([kind.wait for kind in self.kinds])[self.kind_of[plan.task_ranks[task]]]
-            self.operations.append(_operations(COMPUTE, task, some.position[rows], sub=1, overhead=look * share))
+            look = self._look(some)[rows] * (looks / times)[rows]
+            self.operations.append(_operations(COMPUTE, some.task[rows], some.position[rows], sub=1, overhead=look))
+
+    def _look(self, waits: Signals) -> Floats:
+        """Return what each wait takes that finds its counter full. Counters along one dimension are polled together."""
+        kind = self.kind_of[self.plan.task_ranks[waits.task]]
+        between, bare = np.array([(one.wait, one.bare_wait) for one in self.kinds])[kind].T
+        alone, together = self._bare[waits.statement].T
+        order = np.lexsort((waits.statement, waits.position, waits.task))
+        key, again = np.stack([waits.task, waits.position, waits.statement])[:, order], np.zeros(len(order), bool)
+        again[order[1:]] = (np.diff(key) == 0).all(axis=0)
+        return np.where(alone, np.where(together & again, 0.0, bare), between)
+
+    @cached_property
+    def _bare(self) -> NDArray[np.bool_]:
+        """[statement, 2]: True of a wait of a stage that multiplies nothing, and of one for counters in a row."""
+        bound, found = self.plan.bound, np.zeros((len(self.plan.statements), 2), bool)
+        for number, (name, statement) in enumerate(self.plan.statements):
+            if not isinstance(statement, Wait):
+                continue
+            computed = [value for one in statements(bound.stages[name].stage.body) if (value := value_of(one))]
+            multiplies = any(isinstance(part, Dot | Attend) for value in computed for part in values(value))
+            grid = bound.channels[statement.region.tensor, statement.kind]
+            many = [one for one in bound.tile_map(name, statement.region).channel_range(grid) if one.count != 1]
+            row = len(many) == 1 and many[0].count is not None and isinstance(many[0].low, Int)
+            found[number] = not multiplies, row
+        return found
 
     @cached_property
     def _once(self) -> NDArray[np.bool_]:
