@@ -136,4 +136,5 @@ def update(path: Path) -> Iterator[str]:
 
 if __name__ == "__main__":
     for one in sys.argv[1:]:
-        print(*update(Path(one)), sep="\n")
+        for file in update(Path(one)):
+            print(file)
