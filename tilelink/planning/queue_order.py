@@ -23,11 +23,14 @@ from tilelink.planning.happens_before import BySignals, HappensBefore
 from tilelink.planning.plan import Plan
 
 
-def with_queue_order(plan: Plan) -> Plan:
-    """Return the plan with the order of its copy engines: that of the queues where another one could be observed."""
+def with_queue_order(plan: Plan, copies: OwnCopies | None = None) -> Plan:
+    """Return the plan with the order of its copy engines: that of the queues where another one could be observed.
+
+    copies: those within a rank, if the plan has not all that queues do.
+    """
     if not any(kernel.on_copy_engine for kernel in plan.bound.kernels):
         return plan
-    copies = own_copies(plan)
+    copies = copies or own_copies(plan)
     queued = HappensBefore(plan=copies.plan)
     first = not copies.conflict and _keeps_order(copies, queued)
     # A measured timeline has the waits in the order of the queue.

@@ -7,8 +7,7 @@ ranks`, with q the same on both. Turned by one rank, a program is itself if
   are ranks, and one counter for each of them or for all;
 * an index of tiles is the same for tile t of each rank, or a number that turns. All else that is made of ranks is the
   same on each of them: conditions are, that compare two numbers that turn, or what has nothing to do with ranks;
-* there are no entries, tables, words of data and flag, groups of ranks, credits of slots, or nodes. No copy within a
-  rank comes after another one in the queue of a copy engine before that waits (copy_queues.py).
+* there are no entries, tables, words of data and flag, groups of ranks, credits of slots, or nodes.
 
 **Theorem.** What takes tile t, with all that is around its statements, from each rank to the next, and an element and a
 counter to the one whose coordinates that turn are one more, takes events to events, and keeps what they access, wait
@@ -48,9 +47,9 @@ from tilelink.lowering.enumerate import Enumerator
 from tilelink.lowering.events import NOTIFY, WAIT, Accesses, Barriers, Signals, number_channels, number_tasks
 from tilelink.lowering.limits import check_tiles
 from tilelink.lowering.places import partial
-from tilelink.planning.copy_queues import own_copies, waits_are_free
+from tilelink.planning.copy_queues import OwnCopies, own_copies
 from tilelink.planning.plan import Plan, count_thresholds, workers_of
-from tilelink.planning.queue_order import with_order
+from tilelink.planning.queue_order import with_queue_order
 
 Key = tuple[str, str]
 """A tensor with counters, and their kind."""
@@ -93,7 +92,7 @@ class Rotation:
         a, s, barriers = one.accesses(), one.signals(), one.barriers()
         decided = a.guard.any() or s.guard.any() or (barriers.begin >= 0).any() or len(one.network().task)
         users = np.unique(-np.concatenate([a.peer, s.peer, [0]]) % bound.ranks)  # rank 0 comes first
-        if one.faults or decided or 2 * len(users) > bound.ranks or _overtakes(bound, one):
+        if one.faults or decided or 2 * len(users) > bound.ranks:
             return None
         check_tiles(few := _on_few(bound, len(users)))
         first, tasks = number_tasks(few)
@@ -121,8 +120,21 @@ class Rotation:
             guards=one.guards,
         )
         # There may be more that waits of queues depend on. Without it they are free: that is asked before it is said.
-        aside = not bound.capabilities.traced and waits_are_free(plan)
-        return replace(plan, bound=with_order(few, own_first=True, waits_aside=aside))
+        return with_queue_order(plan, self.copies(plan))
+
+    def copies(self, plan: Plan) -> OwnCopies:
+        """Return the copies within a rank that overtake others in queues, on each rank of a plan as on rank 0.
+
+        The plan lacks what queues do to memory of others than rank 0.
+        """
+        one, ranks = _OfRank(self.bound), plan.bound.ranks
+        own, each = own_copies(one.plan()), plan.event(np.array([1]), np.array([0]))
+
+        def of_all(events: Ints) -> Ints:
+            task, within = np.divmod(events, each)
+            return np.sort(np.concatenate([one.on(number, task, ranks) * each + within for number in range(ranks)]))
+
+        return OwnCopies(plan=plan, events=of_all(own.events), overtaken=of_all(own.overtaken))
 
     def _accesses(self, a: Accesses, one: _OfRank, users: Ints, number: int) -> Accesses:
         """Return the accesses of a rank to the memory of rank 0. a: those of rank 0. number: that of the rank."""
@@ -162,6 +174,17 @@ class _OfRank(Enumerator):
     def tiles(self, stage: BoundStage) -> Ints:
         return np.arange(stage.total, dtype=np.int64)
 
+    def plan(self) -> Plan:
+        """Return the plan of all that the rank does, whatever others do."""
+        own = replace(self.bound, ranks=1)
+        worker, sequence, workers = workers_of(own, self.first_task, self.tasks)
+        return Plan(
+            bound=own, statements=tuple(self.statements), first_task=self.first_task, tasks=self.tasks,
+            accesses=self.accesses(), signals=self.signals(), transfers=self.transfers(), barriers=self.barriers(),
+            channel_base=self.channel_base, channels=self.channels, thresholds={}, worker=worker, sequence=sequence,
+            workers=workers,
+        )  # fmt: skip
+
     def on(self, number: int, tasks: Ints, ranks: int) -> Ints:
         """Return the numbers of tasks on one of some ranks."""
         first = np.zeros(self.tasks, np.int64)
@@ -175,21 +198,6 @@ def _on_few(bound: Bound, ranks: int) -> Bound:
     """Return a program on some ranks of which the first one alone has memory."""
     tensors = {name: replace(tensor, members=(0, 1)) for name, tensor in bound.tensors.items()}
     return replace(bound, ranks=ranks, tensors=tensors)
-
-
-def _overtakes(bound: Bound, one: _OfRank) -> bool:
-    """True if some copies of the queues of rank 0 may come before others."""
-    if not any(kernel.on_copy_engine for kernel in bound.kernels):
-        return False
-    own = replace(bound, ranks=1)
-    worker, sequence, workers = workers_of(own, one.first_task, one.tasks)
-    plan = Plan(
-        bound=own, statements=tuple(one.statements), first_task=one.first_task, tasks=one.tasks,
-        accesses=one.accesses(), signals=one.signals(), transfers=one.transfers(), barriers=one.barriers(),
-        channel_base=one.channel_base, channels=one.channels, thresholds={}, worker=worker, sequence=sequence,
-        workers=workers,
-    )  # fmt: skip
-    return len(own_copies(plan).overtaken) > 0
 
 
 def _whole(s: Signals, channels: int) -> NDArray[np.bool_]:

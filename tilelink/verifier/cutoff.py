@@ -204,7 +204,10 @@ def proved(part: Cutoff, plan: Plan) -> bool:
     ):
         return False
     order = Orders(plan, replace(part.whole, kernels=plan.bound.kernels))
-    refused = chain(of_events(plan), *(rule(plan, order) for name, rule in RULES.items() if name not in OF_WHOLE))
+    copies = None if part.rotation is None else part.rotation.copies(plan)
+    refused = chain(
+        of_events(plan, copies), *(rule(plan, order) for name, rule in RULES.items() if name not in OF_WHOLE)
+    )
     return next(refused, None) is None
 
 

@@ -44,7 +44,7 @@ from tilelink.lowering.flat_loops import unobservable_reason
 from tilelink.lowering.guards import settled
 from tilelink.lowering.launch_protocol import fitting
 from tilelink.lowering.orders import TILE
-from tilelink.planning.copy_queues import own_copies, waits_are_free
+from tilelink.planning.copy_queues import OwnCopies, own_copies, waits_are_free
 from tilelink.planning.plan import Plan
 
 HINT = "compact numbers as the pass `compact` makes them, or none"
@@ -78,13 +78,16 @@ def of_program(bound: Bound, *, faults: bool = False) -> Iterator[VerificationEr
     yield from _of_kernels(bound)
 
 
-def of_events(plan: Plan) -> Iterator[VerificationError]:
-    """Yield refusals of events that tie tiles with compact numbers to others, or that a copy engine has in no order."""
+def of_events(plan: Plan, copies: OwnCopies | None = None) -> Iterator[VerificationError]:
+    """Yield refusals of events that tie tiles with compact numbers to others, or that a copy engine has in no order.
+
+    copies: those within a rank, if the plan has not all that queues do.
+    """
     compact = (plan.bound.stages[loop.stages[0]] for one in plan.bound.kernels for loop in one.loops if loop.compact)
     for stage in compact if not plan.faults else ():
         if (message := _tied(plan, stage)) is not None:
             yield TilesError(f"{stage.name}: {message}", location=stage.stage.location, hint=HINT)
-    if (message := _not_in_queue_order(plan)) is not None:
+    if (message := _not_in_queue_order(plan, copies)) is not None:
         hint = "own_copies_first and waits_aside as planning decides them, or neither"
         yield TilesError(message, location=plan.bound.schedule.location, hint=hint)
 
@@ -111,7 +114,7 @@ def _of_kernels(bound: Bound) -> Iterator[VerificationError]:
         yield TilesError(message, location=bound.schedule.location, hint=hint)
 
 
-def _not_in_queue_order(plan: Plan) -> str | None:
+def _not_in_queue_order(plan: Plan, copies: OwnCopies | None) -> str | None:
     """Return what the order of copy engines would change that the other rules do not see, or None.
 
     They see the plan in that order, where a copy that comes first cannot read what one after it in the queue writes.
@@ -120,7 +123,7 @@ def _not_in_queue_order(plan: Plan) -> str | None:
     first = {kernel.own_copies_first for kernel in engines}
     if not engines:
         return "copies come before others, and there is no copy engine" if len(plan.overtaking) else None
-    copies = own_copies(plan)
+    copies = copies or own_copies(plan)
     wanted = copies.overtaking if first == {True} else copies.overtaking[:0]
     if len(first) > 1 or not np.array_equal(plan.overtaking, wanted):
         return "the plan has copies in another order than the copy engine"
