@@ -157,9 +157,9 @@ def loss_of(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def train(
-    net: nn.Module, spread: bool, over: DeviceMesh, steps: int = 3, dp: int = 0, run: Callable[..., Any] | None = None
+    net: nn.Module, spread: bool, over: DeviceMesh, steps: int = 2, dp: int = 0, run: Callable[..., Any] | None = None
 ) -> list[float]:  # fmt: skip
-    """The losses of some steps, with gradients clipped."""
+    """The losses of some steps, with gradients clipped. The second one has what the first one made of the weights."""
     optimizer, losses = torch.optim.SGD(net.parameters(), lr=0.5), []
     for step in range(steps):
         x, target = inputs(spread, over, step, dp)
@@ -214,7 +214,7 @@ def losses() -> None:
             alike(ours, theirs, name)
         alone = model(bias)
         seen = []
-        for step in range(3):
+        for step in range(2):
             x, target = inputs(False, over, step)
             loss = loss_of(alone(x), target)
             seen.append(loss.item())
@@ -493,9 +493,9 @@ def compiled() -> None:
     over = mesh()
     for name in ("on all ranks", "whole mlp", "together"):
         plan, spread = PLANS[name]
-        expected = train(planned(parallel, plan, over), spread, over, 2)
+        expected = train(planned(parallel, plan, over), spread, over)
         net = planned(parallel, plan, over)
-        close(train(net, spread, over, 2, run=torch.compile(net, backend="aot_eager", fullgraph=True)), expected, name)
+        close(train(net, spread, over, run=torch.compile(net, backend="aot_eager", fullgraph=True)), expected, name)
         again = planned(parallel, plan, over)
 
         def layers(x: torch.Tensor, net: Any = again) -> torch.Tensor:
@@ -503,13 +503,13 @@ def compiled() -> None:
                 x = recomputed(block, x, use_reentrant=False)
             return x
 
-        close(train(again, spread, over, 2, run=layers), expected, f"{name}, computed again")
+        close(train(again, spread, over, run=layers), expected, f"{name}, computed again")
         third = planned(parallel, plan, over)
         graph: Any = {"backend": "aot_eager", "fullgraph": True, "dynamic": False}
         blocks: Any = [torch.compile(block, **graph) for block in third]
         whole = nn.Sequential(*blocks)
         # (Checkpoints inside of a graph with DTensors are refused by torch 2.13 itself, with its own styles too.)
-        close(train(third, spread, over, 2, run=lambda x, net=whole: layers(x, net)), expected, f"{name}, graphs again")
+        close(train(third, spread, over, run=lambda x, net=whole: layers(x, net)), expected, f"{name}, graphs again")
         torch.compiler.reset()
 
 
@@ -791,9 +791,9 @@ def joined() -> None:
     both = {"ag_gemm_gathered", "gemm_rs"}
     for name, wanted in {"on all ranks": {"gemm_ar"}, "sequence": both, "each": both}.items():
         plan, spread = PLANS[name]
-        expected = train(planned(stock, plan, over)[:1], spread, over, 2)  # torch takes seconds for each block
+        expected = train(planned(stock, plan, over)[:1], spread, over)  # torch takes seconds for each block
         net, overlap = planned(stock, plan, over)[:1], parallel.Overlap()
-        made = train(net, spread, over, 2, run=torch.compile(net, backend=through(overlap), fullgraph=True))
+        made = train(net, spread, over, run=torch.compile(net, backend=through(overlap), fullgraph=True))
         close(made, expected, name)
         assert {pair.operator.split(" ")[0] for pair in overlap.pairs} == wanted, overlap.report()
         torch.compiler.reset()
