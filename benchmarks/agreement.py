@@ -128,7 +128,8 @@ def _case_key(point: Point) -> tuple[str, str]:
 
 def problem_of(point: Point) -> Problem:
     """The product whose data a point works on; operators that only communicate take what such a product does."""
-    op = {"all_gather": "ag_gemm", "reduce_scatter": "gemm_rs"}.get(point["op"], point["op"])
+    op: str = point["op"]
+    op = {"all_gather": "ag_gemm", "reduce_scatter": "gemm_rs"}.get(op, op)
     return tp.problems(op, point["shape"], point["ranks"], point["dtype"])[0]
 
 

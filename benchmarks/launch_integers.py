@@ -388,7 +388,7 @@ class Batch(Data):
         yield name, "ours", lambda: self.any_number("h200_roles", name, graph=True)
 
     def compiled_for_it(self, program: str, schedule: str, name: str) -> Variant:
-        kernel = compiled(program, schedule, batch_sizes(*self.w.shape, self.count))
+        kernel = compiled(program, schedule, batch_sizes(self.w.shape[0], self.w.shape[1], self.count))
         given = {"x": self.x[: self.count], "w": self.w}
         return Variant(
             name=name, kind="library", run=lambda: kernel(given, out={"y": self.few})["y"],
@@ -396,7 +396,7 @@ class Batch(Data):
         )  # fmt: skip
 
     def any_number(self, schedule: str, name: str, *, graph: bool = False) -> Variant:
-        kernel = compiled("ag_gemm_batch", schedule, batch_sizes(*self.w.shape, BATCH))
+        kernel = compiled("ag_gemm_batch", schedule, batch_sizes(self.w.shape[0], self.w.shape[1], BATCH))
         given = {"x": self.x, "w": self.w, "m": self.m}
         run: Callable[[], Any] = lambda: kernel(given, out={"y": self.y})["y"]  # noqa: E731
         return Variant(

@@ -76,7 +76,8 @@ class Cache:
         with_lse: and the logarithms of the sums of exponentials [batch, heads], f32.
         """
         batch, heads = q.shape[0], q.shape[1] // HEAD
-        count = max(1, min(self.length // PART_KEYS, triton.next_power_of_2(-(-264 // (batch * self.kv)))))
+        blocks: Any = triton.next_power_of_2(-(-264 // (batch * self.kv)))
+        count = max(1, min(self.length // PART_KEYS, blocks))
         parts = torch.empty(batch, self.kv, count, 16, HEAD, device=q.device)
         lse = torch.empty(batch, self.kv, count, 16, device=q.device)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

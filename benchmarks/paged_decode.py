@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0  # the operator compiles its own kernels
     run = cases.Run("paged decode", FILE, args, lambda _: [])
     for batch, keys, lengths in args.cases:
-        requests = Requests(run.session, batch, keys, lengths)
+        requests: Any = Requests(run.session, batch, keys, lengths)
         name = f"{batch} x {keys}" if lengths == "even" else f"{batch} x 1 to {keys}"
         case = measured(run.session, requests, name, args)
         case["bytes"] = 4 * HEADS * HEAD * (batch * keys if lengths == "even" else int(requests.counts.sum(1).max()))

@@ -251,7 +251,7 @@ def fsdp(t: Tensors, dims: Sizes) -> Work:
 
 def gather_moe(t: Tensors, _: Sizes) -> Work:
     rows, ends, n = t["rows"].long(), t["starts"][1:].contiguous(), int(t["starts"][-1])
-    return lambda: {"y": torch._grouped_mm(t["xs"][rows], t["w"].transpose(1, 2), offs=ends)[:n]}
+    return lambda: {"y": torch._grouped_mm(t["xs"][rows], t["w"].transpose(1, 2), offs=ends)[:n]}  # pyright: ignore[reportPrivateImportUsage]
 
 
 def gather_product(t: Tensors, _: Sizes) -> Work:

@@ -389,7 +389,7 @@ class Product:
     def scaled(self, *, fast: bool = False) -> None:
         """Multiply 8-bit floats as the vendor does. fast: with fewer bits than f32 in the sums."""
         scales = self.scales[0].view(-1, 1), self.given["w_scale"].view(1, -1)
-        torch._scaled_mm(
+        torch._scaled_mm(  # pyright: ignore[reportPrivateImportUsage]
             self.x, self.given["w"].t(), *scales, out_dtype=torch.bfloat16, use_fast_accum=fast, out=self.want
         )
 
@@ -425,7 +425,7 @@ class Product:
                 self._scaled(artifact.tensor("scales"))
         if pad is None:
             pad = torch.full((artifact.pad_size,), ALWAYS_SET, dtype=torch.int32, device="cuda")
-        weights = {} if self.case.op in NARROW else {"w": self.w}
+        weights: dict[str, Any] = {} if self.case.op in NARROW else {"w": self.w}
         if self.case.op == GATED:
             weights = dict(zip(("w_gate", "w_up"), self.w.chunk(2), strict=True))
         return Alone(artifact, {**self.given, **weights, self.result: self.y}, pad)

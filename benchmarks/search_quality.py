@@ -294,6 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--machine", default="8xH200", help="a shipped machine or a JSON file")
     parser.add_argument("--trials", type=int, default=TRIALS, help="points that the search of --choose tries")
     args = parser.parse_args(argv)
+    points: Path = args.points
     if args.choose + bool(args.report) + bool(args.again) != 1:
         parser.error("give one of --choose, --report and --again")
     if args.points is None and not args.again:
@@ -301,7 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.again:
             return again(args.again, args.machine, args.trials)
-        return choose(args.points, args.machine, args.trials) if args.choose else report(args.report, args.points)
+        return choose(points, args.machine, args.trials) if args.choose else report(args.report, points)
     except (OSError, ValueError, TileLinkError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -48,7 +48,7 @@ def points(file: str, name: str, dims: dict[str, int]) -> list[dict[str, Any]]:
     """Predict POINTS schedules of a program by some of their tiles and by all."""
     module, machine = compiler.load(file), load_machine("8xH200")
     program = module.program(name)
-    numbers = {one.name: dims.get(one.name, one.example) for one in program.params if one.name in dims or one.example}
+    numbers = {one.name: size for one in program.params if (size := dims.get(one.name, one.example))}
     space = Space.of([program], dims=numbers, ranks=RANKS, target=machine.processor)
     sample = draw(program, ranks=RANKS, dims=numbers, draws=1)[0]
     chance, found = Random(0), list[dict[str, Any]]()
@@ -81,7 +81,7 @@ def points(file: str, name: str, dims: dict[str, int]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    print(ROW.format_map(dict(zip(COLUMNS, HEADINGS, strict=True))))
+    print(ROW.format(**dict(zip(COLUMNS, HEADINGS, strict=True))))
     results = [point for case in CASES for point in points(*case)]
     if len(sys.argv) > 1:
         machine = {"python": platform.python_version(), "machine": platform.machine()}
