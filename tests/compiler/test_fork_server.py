@@ -1,6 +1,8 @@
 # pyright: reportPrivateUsage=false
 """The processes of runs on CPU ranks: what a worker takes over from its caller, and that none is left behind."""
 
+import ctypes
+import mmap
 import os
 import signal
 import socket
@@ -10,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -83,6 +86,24 @@ def test_runs_share_what_is_imported(tmp_path: Path) -> None:
     (parent, one), (same, other) = (text.strip("()").split(", ") for text in (first, second))
     assert parent == same == str(starters()[0]) and one != other
     assert open_files() == files
+
+
+def test_private_memory_alone_is_moved_to_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole large pages of it; what processes share, or a file has, stays as it is."""
+    size, asked = 4 * fork_server.LARGE_PAGE, list[tuple[int, int]]()
+    own = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    shared = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+
+    def madvise(place: ctypes.c_void_p, length: ctypes.c_size_t, advice: int) -> None:
+        assert place.value is not None and advice == fork_server.COLLAPSE
+        asked.append((place.value, place.value + length.value))
+
+    monkeypatch.setattr(fork_server.ctypes, "CDLL", lambda _: SimpleNamespace(madvise=madvise))
+    fork_server.use_large_pages()
+    mine, theirs = (ctypes.addressof(ctypes.c_char.from_buffer(one, size // 2)) for one in (own, shared))
+    assert all(place % fork_server.LARGE_PAGE == 0 for pair in asked for place in pair)
+    assert sum(begin <= mine < end for begin, end in asked) == 1
+    assert not any(begin <= theirs < end for begin, end in asked)
 
 
 def test_a_worker_is_where_its_caller_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
