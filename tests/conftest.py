@@ -47,6 +47,8 @@ LEFT_OUT = pytest.StashKey[int]()
 """How many thorough tests a run leaves out."""
 COSTS = pytest.StashKey[dict[str, float]]()
 """The CPU seconds of tests of the default tier, by their ids."""
+USED = pytest.StashKey[float]()
+"""The CPU seconds that a process and what it started had used when a test ended."""
 SLOWNESS = pytest.StashKey[list[float]]()
 """How slow the processor was between tests (tests/cost.py), or as each worker has found it."""
 SAMPLED = pytest.StashKey[float]()
@@ -76,11 +78,13 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Measures what a test costs, with its fixtures and the processes that it starts."""
-    before = cost.cpu_seconds()
+    stash = item.config.stash
+    before = stash[USED] if USED in stash else cost.cpu_seconds()
     result = yield
+    stash[USED] = cost.cpu_seconds()
     if not _devices_needed(item) and not tiers.is_asked_for(item, item.config.args):
-        item.config.stash.setdefault(COSTS, {})[item.nodeid] = cost.cpu_seconds() - before
-    _measure_processor(item.config.stash)
+        stash.setdefault(COSTS, {})[item.nodeid] = stash[USED] - before
+    _measure_processor(stash)
     return result
 
 
