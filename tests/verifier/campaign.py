@@ -124,8 +124,11 @@ STRICT_OF_LAUNCHES = {
 }
 """The same of programs of whose tiles a launch decides."""
 
+_SEGMENTS = "segments of an index tensor say which rows its tiles write, and the machine takes all for each"
+_PLACES = "a launch decides at which places its tiles write entries, and the machine takes all places for each"
 NOT_FOLLOWED = {
-    "grouped_gemm": "segments of an index tensor say which rows its tiles write, and the machine takes all for each",
+    **dict.fromkeys(("grouped_gemm", "moe_experts", "moe_experts_f8", "moe_rows_experts"), _SEGMENTS),
+    **dict.fromkeys(("moe_dispatch", "moe_rows_dispatch", "sort_by_expert"), _PLACES),
 }
 """Programs of which the machine finds that the unmutated plan fails, and why that is a mistake of the machine."""
 
@@ -365,7 +368,11 @@ def main() -> int:
     parser.add_argument(
         "--log", type=Path, required=True, help="verdicts, a line of JSON for each case; start a new one after a change"
     )
+    parser.add_argument("--sample", action="store_true", help="print what the log has by now, and judge nothing")
     options = parser.parse_args()
+    if options.sample:
+        print(report([verdict for verdicts in judged(options.log).values() for verdict in verdicts]))
+        return 0
     verdicts = _verdicts(options)
     page = PAGE.read_text()
     if options.nodes:

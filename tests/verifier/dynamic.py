@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilelink.ir.program import Literal
-from tilelink.ir.visitor import received, value_of
+from tilelink.ir.visitor import reads, received, value_of
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Substep
 from tilelink.planning.plan import Plan
@@ -268,8 +268,10 @@ class Script:
             return False
         if kind == WRITE:
             return getattr(statement, "mode", "") == "send"
-        name = self.bound.tensor_numbered(number).name
-        return any(one.region.tensor == name for one in received(value_of(statement) or Literal(value=0)))
+        name, value = self.bound.tensor_numbered(number).name, value_of(statement) or Literal(value=0)
+        if not any(one.tensor == name for one in reads(value)):
+            return True  # an entry that is looked up, which a kernel waits for wherever it does so
+        return any(one.region.tensor == name for one in received(value))
 
     def _told_with_puts(self, puts: Mapping[tuple[int, int, int], list[_Op]]) -> dict[tuple[int, int, int], list[int]]:
         """The channels that are signalled with each put (task, statement, position); their rows are `with_data`."""

@@ -437,6 +437,11 @@ def test_a_program_is_left_out_only_if_the_machine_finds_fault_with_it(name: str
         assert check(case.plan(), range(3)), f"{case.name} need not be left out"
 
 
+def test_the_machine_waits_for_entries_that_arrive_as_words() -> None:
+    (case,) = (one for one in cases("low_latency_experts") if "-words-" in one.name)
+    assert check(case.plan(), range(2)) == []
+
+
 def test_a_campaign_goes_on_from_what_it_has_judged(tmp_path: Path) -> None:
     case = next(cases("gemm_rs_ring"))
     verdicts = [judge(case, mutant, sample=True) for mutant in list(mutants(case, 1))[:3]]
