@@ -234,33 +234,39 @@ class _Engine:
     def _advance(self, worker: int) -> None:
         """Run a worker from now on. It may run ahead of the events as long as no event can change its times."""
         i, stop, now = self.cursor[worker], self.stop[worker], self.now
-        kinds = self.kind
+        # Names of this function are faster than attributes: most operations are waits that find their counter full.
+        kinds, apart, what, count, need = self.kind, self.stored_apart, self.what, self.count, self.need
+        begin, end, overhead, by_copy = self.begin, self.end, self.overhead, self.on_copy[worker]
         while i < stop:
             kind = kinds[i]
-            if self.stored_apart[i]:
+            if apart[i]:
                 if not self._store(worker, i, now):
                     return
             elif kind == COMPUTE:
                 if self.watches and now > self.now:
                     return self._later(worker, i, now)
-                self.begin[i] = now
+                begin[i] = now
                 busy = self.watches and self.copying[self.worker_rank[worker]] > 0
-                took = self.main[i] * (self.machine.copies_slow_compute if busy else 1.0) + self.overhead[i]
+                took = self.main[i] * (self.machine.copies_slow_compute if busy else 1.0) + overhead[i]
                 now += took / self.programs.clock[worker]
-                self.end[i] = now
+                end[i] = now
             elif kind == AWAIT:
-                if self.count[self.what[i]] < self.need[self.what[i]]:
+                counter = what[i]
+                if count[counter] < need[counter]:
                     return self._later(worker, i, now) if now > self.now else self._sleep(worker, i)
-                slept = self.begin[i] >= 0
+                slept = begin[i] >= 0
                 if not slept:
-                    self.begin[i] = now
-                now += self._resumed(worker, i, slept, now)
-                self.end[i] = now
+                    begin[i] = now
+                if by_copy:
+                    now += self._resumed(worker, slept, now, self.full[counter])
+                elif not slept:
+                    now += overhead[i]
+                end[i] = now
             elif kind == SIGNAL:
-                self.begin[i] = now
+                begin[i] = now
                 now += self.sent[i]
-                self.end[i] = now
-                self.at(now + self.delay[i], ARRIVE, self.what[i], i)
+                end[i] = now
+                self.at(now + self.delay[i], ARRIVE, what[i], i)
             else:
                 now = self._move(worker, i, now)
                 if now < 0:
@@ -298,11 +304,9 @@ class _Engine:
         self.at(self.now, RESUME, worker)
         return True
 
-    def _resumed(self, worker: int, i: int, slept: bool, now: float) -> float:
-        """Return the seconds from `now`, when a worker is at wait i, whose counter is full, until it resumes."""
-        machine, full = self.machines[self.worker_rank[worker]], self.full[self.what[i]]
-        if not self.on_copy[worker]:
-            return 0.0 if slept else self.overhead[i]
+    def _resumed(self, worker: int, slept: bool, now: float, full: float) -> float:
+        """Return the seconds from `now`, when a copy engine waits for what filled at `full`, until it resumes."""
+        machine = self.machines[self.worker_rank[worker]]
         if self.script.waits_aside:  # waits are serialised with each other, but not with copies
             begun = max(self.waited[worker], self.programs.begin[worker], full + machine.copy_wait)
             self.waited[worker] = begun + machine.copy_signal
@@ -401,12 +405,13 @@ class _Engine:
         return -1.0
 
     def _begin(self, move: int) -> None:
-        self.started[move] = self.now
+        self.started[move] = now = self.now
         self.left[move] = 1 + len(self.passes[move])
-        self.at(self.now + self._alone(move), PART, move)
-        for port in self.passes[move]:
-            self.ports[port].join(self.now, move, self.share[move])
-            self._announce(port)
+        self.at(now + self._alone(move), PART, move)
+        for number in self.passes[move]:
+            port = self.ports[number]
+            port.join(now, move, self.share[move])
+            self.at(port.due(), LEAVE, number, port.version)
         if not self.by_copy[move]:
             self.copying[self.source[move]] += 1
             self.copying[self.target[move]] += 1
@@ -415,14 +420,12 @@ class _Engine:
         """Return the seconds of a transfer at its own maximum rate: that of its SM, if a program executes it."""
         return self.alone[move] / (1.0 if self.by_copy[move] else self.programs.clock[self.mover[move]])
 
-    def _announce(self, port: int) -> None:
-        if self.ports[port].served:
-            self.at(self.ports[port].due(), LEAVE, port, self.ports[port].version)
-
-    def _leave(self, port: int, version: int) -> None:
-        if version == self.ports[port].version:
-            move = self.ports[port].leave(self.now)
-            self._announce(port)
+    def _leave(self, number: int, version: int) -> None:
+        port = self.ports[number]
+        if version == port.version:
+            move = port.leave(self.now)
+            if port.served:
+                self.at(port.due(), LEAVE, number, port.version)
             self._part(move)
 
     def _part(self, move: int) -> None:
