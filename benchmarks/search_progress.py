@@ -65,7 +65,7 @@ def search(job: tuple[str, str, int], trials: int = TRIALS, dims: Mapping[str, i
     begin = time.process_time()
     found = rank(
         programs, dims=dims or DIMS[op], ranks=RANKS, machine=MACHINE, dtype=DTYPE, by=by, budget_s=None,
-        trials=trials + len(known), seed=seed, declared=known,
+        trials=trials + len(known), seed=seed, declared=known, jobs=1,
     )  # fmt: skip
     own = replace(found, tried=tuple(one for one in found.tried if not one.declared))
     return {

@@ -24,7 +24,7 @@ from tilelink.simulator.machine import Machine
 from tilelink.simulator.result import Simulated, mean_of, rank_ends, summarize
 from tilelink.simulator.sampled import Sample, launch_tensors, sampled
 from tilelink.simulator.script import Script, make_script
-from tilelink.simulator.thinned import FEW_TILES, TILES, VERY_MANY, few_taken, thinned
+from tilelink.simulator.thinned import COSTLY, COSTLY_TILES, FEW_TILES, NEAR, TILES, VERY_MANY, few_taken, thinned
 
 __all__ = ["CostModel", "Roofline", "Simulated", "seconds_by_few", "seconds_within", "simulate"]
 
@@ -101,41 +101,47 @@ def seconds_by_few(
 ) -> float | None:
     """Return the predicted seconds of a bound program, by some of the tiles of its launches (thinned.py).
 
-    clear: of a launch with very many tiles that seems to take more seconds by fewer of them, no more are simulated.
+    clear: of a launch with very many tiles that seems to take more seconds by fewer of them, no more are simulated; of
+    one that is far from that at the first look, there is no second.
     close: if launches seem to take less than so many seconds, all tiles stay of kernels whose programs take a few each
     by a counter. The other arguments are those of `seconds_within`. Return infinity if a launch takes more than `limit`
     seconds, and None if there are so few tiles that all of them are soon simulated. Raises ProgressError if tiles wait
     for ever. No rule is asked of the program, so a time is no promise that it is safe.
     """
-    by_few = partial(_by_few, bound, machine, limit, clear, cost, tables or {}, samples)
+    by_few, most = partial(_by_few, bound, machine, limit, clear, cost, tables or {}, samples), TILES
     if clear < inf and executions(bound) > VERY_MANY:
         for tiles, enough in zip(FEW_TILES, (limit, clear), strict=True):
-            rough = by_few(tiles, all_taken=False)
+            rough, operations = by_few(tiles, all_taken=False)
             if rough is None or rough > enough:
                 return rough
-    found = by_few(TILES, all_taken=False)
+            most = TILES if operations <= COSTLY else COSTLY_TILES
+            if rough < NEAR * clear:
+                break
+    found, _ = by_few(most, all_taken=False)
     if found is not None and found < close and few_taken(bound):
-        return by_few(TILES, all_taken=True)
+        found, _ = by_few(most, all_taken=True)
     return found
 
 
 def _by_few(
     bound: Bound, machine: Machine, limit: float, clear: float, cost: CostModel | None,
     tables: Mapping[str, NDArray[Any]], samples: Sequence[Sample], tiles: int, *, all_taken: bool,
-) -> float | None:  # fmt: skip
-    found: list[float] = []
+) -> tuple[float | None, int]:  # fmt: skip
+    """Return the predicted seconds, as `seconds_by_few` does, and the operations of a launch that were simulated."""
+    found, operations = list[float](), 0
     for sample in samples if launch_tensors(bound) else [{}]:
         plan = thinned(bound, tables, sample, tiles, all_taken=all_taken)
         if plan is None:
-            return None
+            return None, 0
         script = make_script(plan, machine, cost or Roofline(), {**tables, **sample})
         timeline = simulate_script(script, [0.0] * bound.ranks, limit) if least_seconds(script) <= limit else None
+        operations = len(script.kind)
         if timeline is None:
-            return inf
+            return inf, operations
         found.append(float(rank_ends(timeline).max()))
         if found[-1] > clear:
             break
-    return sum(found) / len(found) if found else None
+    return (sum(found) / len(found) if found else None), operations
 
 
 def _scripts(

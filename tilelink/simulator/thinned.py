@@ -45,6 +45,10 @@ TILES, FEW_TILES = 32, (1, 4)
 """Tiles of a stage, of a program, that stay at least; and in looks before that, which tell what is far slower."""
 VERY_MANY = 1 << 20
 """Executions of statements, of all tiles and ranks, from which a launch gets these looks."""
+NEAR = 0.85
+"""A first look that takes less than this part of what ends the second one makes that needless."""
+COSTLY, COSTLY_TILES = 1 << 16, 8
+"""Operations of a look, most of them waits, from which on so many tiles stay at least instead of TILES."""
 STEPS = 64
 """Iterations of a loop that stay at least."""
 
