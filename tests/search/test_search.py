@@ -246,7 +246,7 @@ def test_points_that_are_proposed_together_have_their_costs_and_limits_together(
 
     costs = iter([3.0, 2.0, 4.0])
     found = search(
-        narrow("ag_gemm", knobs=2), lambda _: 1.0, together, guess=lambda _: next(costs), told=limits.append
+        narrow("ag_gemm", knobs=2), lambda _: 1.0, together, guess=lambda _: next(costs), incumbent=limits.append
     )  # fmt: skip
     assert given == [(3.0, 2.0, 3.0), (), 4.0] and limits == [inf, inf, 2.0]
     assert [one.trial for one in found.tried] == [1, 2, 3] and found.ended == "strategy"
@@ -400,7 +400,7 @@ def test_a_plan_that_is_too_large_for_the_machine_is_a_refused_point(of: str, mo
 
 
 def all_ended() -> bool:
-    """Whether the processes of a search end, which are killed and not waited for."""
+    """True if the processes of a search end, which are killed and not waited for."""
     for process in multiprocessing.active_children():
         process.join(10)
     return not multiprocessing.active_children()
@@ -414,14 +414,14 @@ def test_a_search_is_the_same_with_any_number_of_processes(name: str, monkeypatc
 
     def once(jobs: int) -> tuple[Found, list[int]]:
         space, least, asked = narrow("ag_gemm", knobs=7), [inf], list[int]()
-        cost, told = distance("ag_gemm", knobs=7), partial(least.__setitem__, 0)
+        cost, incumbent = distance("ag_gemm", knobs=7), partial(least.__setitem__, 0)
 
         def limited(plan: Plan) -> float | None:
             asked.append(os.getpid())
             seconds = cost(plan)
             return seconds if seconds < 1.5 * least[0] else None
 
-        return search(space, limited, strategy(name), trials=60, seed=7, told=told, jobs=jobs), asked
+        return search(space, limited, strategy(name), trials=60, seed=7, incumbent=incumbent, jobs=jobs), asked
 
     (alone, _), (several, asked) = once(1), once(2)
     assert [(one.candidate, one.seconds, one.trial) for one in alone.tried] == [

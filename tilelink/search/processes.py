@@ -18,7 +18,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
 MOST = 16
-"""Processes at most, unless told: strategies propose no more points together."""
+"""Processes at most: `sampling` and `exhaustive` propose as many points together, others mostly fewer."""
 _PR_SET_PDEATHSIG = 1
 _rate: Callable[..., Any] | None = None
 """In one of the processes: what it does with a point."""

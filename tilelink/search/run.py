@@ -115,7 +115,7 @@ def search(
     seed: int = 0,
     progress: Callable[[Tried | None], None] | None = None,
     keep_interrupted: bool = False,
-    told: Callable[[float], None] | None = None,
+    incumbent: Callable[[float], None] | None = None,
     jobs: int = 1,
 ) -> Found:
     """Search until the strategy's proposals, the seconds, the trials or the points are spent, and return the result.
@@ -130,7 +130,8 @@ def search(
 
     Without budget_s, the same arguments always give the same result. progress is called after every trial, with None
     for a refused point. keep_interrupted: an interrupt (Ctrl-C) ends the search, and the result so far is returned.
-    told: is called before a point is rated with the cost of the best that there was when it was proposed, or infinity.
+    incumbent: is called before a point is rated, in the process that rates it, with the cost of the best point that
+    there was when it was proposed, or infinity.
     jobs: processes that rate what the strategy proposes together, forked from this one after ALONE_S seconds. The
     result does not depend on how many there are. If one is killed, this one goes on alone.
 
@@ -139,7 +140,7 @@ def search(
     """
     if budget_s is not None and not budget_s >= 0:
         raise SearchError(f"a search of {budget_s!r} s", hint="give seconds, 0 or more, or None for no limit")
-    judge = _Judge(space, cost, guess, progress, budget_s, trials, told, jobs)
+    judge = _Judge(space, cost, guess, progress, budget_s, trials, incumbent, jobs)
     known: dict[Candidate, float | None] = {}
     try:
         ended = _declared(space, judge, budget_s, known) or walk(space, judge, strategy, seed, known, judge.next)
@@ -248,13 +249,13 @@ class _Judge:
 
     def __init__(
         self, space: Space, cost: Cost, guess: Guess | None, progress: Callable[[Tried | None], None] | None,
-        budget_s: float | None, trials: int | None, told: Callable[[float], None] | None, jobs: int,
+        budget_s: float | None, trials: int | None, incumbent: Callable[[float], None] | None, jobs: int,
     ) -> None:  # fmt: skip
         self._space, self._cost, self._guess, self._progress = space, cost, guess, progress
         self._begin, self._budget_s, self._most = time.monotonic(), budget_s, trials
         self.trials, self.tried = 0, list[Tried]()
         self._settled, self._refused = SETTLED, False
-        self._told, self._best = told, inf
+        self._incumbent, self._best = incumbent, inf
         self._jobs, self._pool = jobs, None
         self._asked = dict[Candidate, Future[Any]]()
         self._known_there = frozenset[int]()
@@ -322,8 +323,7 @@ class _Judge:
         seconds, proved = answer or self._rated(
             candidate.program, schedule, self._best, wanted=declared is not None
         )  # fmt: skip
-        better = self._refused and all(seconds < one.seconds for one in self.tried if seconds is not None)
-        if seconds is not None and better and not proved:
+        if seconds is not None and self._refused and not proved and all(seconds < one.seconds for one in self.tried):
             proved = self._space.plan_of(candidate.program, schedule) is not None
             seconds = seconds if proved else None
         if seconds is not None and not 0 <= seconds < inf:
@@ -360,8 +360,8 @@ class _Judge:
 
         best: the cost of the best so far.
         """
-        if self._told is not None:
-            self._told(best)
+        if self._incumbent is not None:
+            self._incumbent(best)
         bound = self._space.bound_of(number, schedule)
         if bound is None:
             return None, False

@@ -142,12 +142,12 @@ def rank(
             bound, described, limit, clear=clear, close=least, cost=cost, tables=arrays, samples=samples
         )  # fmt: skip
 
-    def told(best: float) -> None:
+    def incumbent(best: float) -> None:
         nonlocal least
         least = best
 
     return search(
-        space, seconds, chosen, guess=guess, trials=trials, seed=seed, progress=progress, told=told,
+        space, seconds, chosen, guess=guess, trials=trials, seed=seed, progress=progress, incumbent=incumbent,
         jobs=min(jobs or MOST, available()),
         keep_interrupted=keep_interrupted, budget_s=BUDGET_S if budget_s is None and trials is None else budget_s,
     )  # fmt: skip
