@@ -69,6 +69,10 @@ STRICT = {
         "Words carry their own signals. A wait that no read follows would wait for nothing, and never says what its "
         "author meant."
     ),
+    ("words", "and has not waited for all of it"): (
+        "Words tell nobody that they are there but who waits for them. A read that does not may still be in time "
+        "because an earlier kernel of its rank has sent them."
+    ),
     ("ordering", "cannot know when its output is complete"): (
         "A task that writes a peer's output has to notify it there itself. Without that the write may still be in time "
         "because a later notify of the same program covers it."
