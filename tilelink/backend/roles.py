@@ -296,11 +296,11 @@ class Loader(RoleEmitter):
         shared, addresses, self.loaded = self.shared, self.values.addresses, True
         corners = {} if sliced else self._corners()
         ahead = self._slices()
+        k = self.writer.name("k")
 
         def place(what: str, row: str, column: str) -> tuple[str, str]:
-            return (row, f"{ahead[what]}{k}") if not column else (f"{row} + {k}", column)
+            return (f"{row} + {k}", column) if column else (row, f"{ahead[what]}{k}")
 
-        k = self.writer.name("k")
         over = f"range(0, {shared.inner}, {shared.block})"
         with self.writer.block(nodes.Loop(index=k, over=over)):
             if sliced is not None:
@@ -615,8 +615,8 @@ class Consumer(RoleEmitter):
                 self._zeros(acc)
             left = f"left_ring.index({position.buffer} * {self.shared.consumers} + PART)"
             right = part_of("right_ring", position.buffer, self.shared.narrow)
-            turned = {"BY_ROWS": True} if self.shared.by_rows else {}
-            self.writer.call("roles.multiply", left, right, acc, to=acc, FIRST=first or fresh, **turned)
+            layout = {"BY_ROWS": True} if self.shared.by_rows else {}
+            self.writer.call("roles.multiply", left, right, acc, to=acc, FIRST=first or fresh, **layout)
             if then is not None:
                 then()
 

@@ -89,10 +89,10 @@ class Shared:
         if what == LEFT:
             return self._descriptor(operand_region(self.dot.left), self.roles.rows, self.roles.block)
         right = operand_region(self.dots[self._number_of(what)].right)
-        return self._descriptor(right, *self.turned(self.roles.columns, self.roles.block))
+        return self._descriptor(right, *self.right_shape(self.roles.columns, self.roles.block))
 
-    def turned(self, columns: Size, block: Size) -> tuple[Size, Size]:
-        """Return the rows and columns of a buffer of the right operand: columns of the product, and contracted."""
+    def right_shape(self, columns: Size, block: Size) -> tuple[Size, Size]:
+        """Return the shape of a buffer of the right operand. block: the elements of it that are contracted."""
         return (block, columns) if self.by_rows else (columns, block)
 
     def memory_of(self, what: str, buffer: str) -> tuple[str, dict[str, str]]:
@@ -258,7 +258,7 @@ class Shared:
     def operands(self) -> RingContext:
         """Return the ring of operands."""
         left = f"{self.buffers} * {self.consumers}, {self.rows}, {self.block}"
-        right = ", ".join((self.buffers, *self.turned(self.all_columns, self.block)))
+        right = ", ".join((self.buffers, *self.right_shape(self.all_columns, self.block)))
         memory = ("left_ring", self.boxes_of(LEFT), left), ("right_ring", self.boxes_of(right_operand(0)), right)
         return ring_context(self.rings[OPERANDS], self.buffers, *memory)
 

@@ -37,8 +37,8 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[..., Tensor]]]
     "gelu": (torch.nn.functional.gelu, aten.gelu_backward.grad_input),
 }
 """Activations with their gradients."""
-ROWS_OF_WEIGHTS = 64
-"""Rows of weights of which kernels multiply all or none."""
+BLOCK_K = 64
+"""Elements that a step of a product contracts: of transposed products all steps are whole."""
 QUANTISED, SCALED = torch.float8_e4m3fn, 128
 """The type of weights with scales, and the elements, along rows and columns, of which one scale is."""
 
@@ -184,13 +184,13 @@ def grouped(a: Tensor, b: Tensor, starts: Tensor) -> Tensor:
     return y
 
 
-def product(a: Tensor, w: Tensor, chosen: Chosen, layer: Layer, *, turned: bool = False) -> Tensor:
-    """Return the product of each row [T + 1, K] and its expert's weights, [E, N, K], or, turned, [E, K, N]."""
-    T, K, N = *a.shape, w.shape[2 if turned else 1]
-    if has_kernels(a, layer) and fits_roles(T, N) and not N % ROW_ALIGNMENT and not (turned and K % ROWS_OF_WEIGHTS):
-        program = kernel("turned_products_of_rows" if turned else "products_of_rows")
+def product(a: Tensor, w: Tensor, chosen: Chosen, layer: Layer, *, transposed: bool = False) -> Tensor:
+    """Return products [T + 1, N] of rows [T + 1, K] and weights of their experts: [E, N, K], transposed [E, K, N]."""
+    T, K, N = *a.shape, w.shape[2 if transposed else 1]
+    if has_kernels(a, layer) and fits_roles(T, N) and not N % ROW_ALIGNMENT and not (transposed and K % BLOCK_K):
+        program = kernel("transposed_products_of_rows" if transposed else "products_of_rows")
         return program(chosen.starts, a, w, group=layer.group)
-    return grouped(a, w if turned else w.transpose(1, 2), chosen.starts)
+    return grouped(a, w if transposed else w.transpose(1, 2), chosen.starts)
 
 
 def fits_roles(T: int, N: int) -> bool:
@@ -305,14 +305,16 @@ def backward(
     starts, rows = chosen.starts, row_numbers(chosen)
     both = first_product(w13, rows, chosen, layer) if both is None else both
     given = rows_of(gather(dy, layer.group), rows, chosen, layer)
-    dplain = product(given, w2, chosen, layer, turned=True)
+    dplain = product(given, w2, chosen, layer, transposed=True)
     weighted, dboth, dweight = gated_gradients(both, weights_of(chosen), dplain, chosen, layer)
     if wanted[3]:
         dw2 = grouped(given.t(), weighted, starts)
     del given, weighted, dplain
     sums, of_weights = (lambda: dx), (lambda: dweights)
     if wanted[0]:
-        sums = summing_over_ranks(combine(product(dboth, w13, chosen, layer, turned=True), chosen, layer), layer.group)
+        sums = summing_over_ranks(
+            combine(product(dboth, w13, chosen, layer, transposed=True), chosen, layer), layer.group
+        )  # fmt: skip
     if wanted[1]:  # after the larger exchange and beside what follows, not between products, which would wait for it
         dweight[-1:].zero_()  # that of no choice
         own = dweight.index_select(0, chosen.place.flatten()).view(chosen.place.shape)
