@@ -483,8 +483,8 @@ def test_ranks_that_do_as_one_are_no_number_of_blocks() -> None:
     ring, turned = ("ag_gemm", "-p", "ag_gemm_ring", "-s", "default", "-n", "512"), "each of 512 ranks does as rank 0"
     few = "2 of 64 blocks of 128 i of gemm"
     for rows, ends, held in (
-        ("Ms=64", turned, {"turned": turned, "few": ""}),
-        ("Ms=8192", f"{turned}; {few} stand for any number of them", {"turned": turned, "few": few}),
+        ("Ms=64", turned, {"rotation": turned, "few": ""}),
+        ("Ms=8192", f"{turned}; {few} stand for any number of them", {"rotation": turned, "few": few}),
     ):
         sizes = ("--set", rows, "N=96", "K=48")
         assert f"  default: {ends}\n" in check(*ring, *sizes).stdout

@@ -451,7 +451,7 @@ def test_a_ring_of_many_ranks_is_planned_by_one(monkeypatch: pytest.MonkeyPatch)
     large = {"Ms": 8192, "N": 96, "K": 48}
     plan = compiler.plan(ring, None, ranks=512, dims=large)
     held = plan.stands_for_all
-    assert plan.tasks > MAX_TILES and held.turned == "each of 512 ranks does as rank 0"
+    assert plan.tasks > MAX_TILES and held.rotation == "each of 512 ranks does as rank 0"
     assert held.few.startswith("2 of 64 blocks")
     added, held = tilelink.load("tilelink/programs/gemm_rs.tl"), "a plan holds"
     coarse = next(one for one in added.schedules if one.name == "coarse")

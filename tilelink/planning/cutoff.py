@@ -186,7 +186,7 @@ class Cutoff:
                 f"{few} of {many} parts of {one.sizes[stage, name] // many}" if many > few else one.sizes[stage, name]
             )
             said.append(f"{one.kept} of {one.count} blocks of {size} {name} of {stage}")
-        return Standing(turned="" if self.rotation is None else str(self.rotation), few=", ".join(said))
+        return Standing(rotation="" if self.rotation is None else str(self.rotation), few=", ".join(said))
 
     def digits(self, stage: str) -> list[tuple[int, int, int]]:
         """Return (tiles of a step, count, number of the repetition) of the indices in the order of a stage that are

@@ -54,17 +54,17 @@ def worker_columns(workers: tuple[tuple[int, int, int], ...]) -> Ints:
 class Standing:
     """The part of a program that stands for all of it, in words; nothing if all of it was asked.
 
-    turned: how ranks do as one of them does. few: the blocks and ranks that stand for any number of them.
+    rotation: how ranks do as one of them does. few: the blocks and ranks that stand for any number of them.
     """
 
-    turned: str = ""
+    rotation: str = ""
     few: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.turned or self.few)
+        return bool(self.rotation or self.few)
 
     def __str__(self) -> str:
-        return "; ".join(filter(None, (self.turned, self.few)))
+        return "; ".join(filter(None, (self.rotation, self.few)))
 
 
 @dataclass(frozen=True, kw_only=True)
