@@ -85,7 +85,9 @@ class Guards:
     _origins: dict[Entry, Scalar] = field(default_factory=dict[Entry, "Scalar"])
     """Cache of `_origin_of_entry`."""
     _shapes: dict[int, _Shape] = field(default_factory=dict[int, "_Shape"])
+    """Number of a guard -> its shape."""
     _alike: dict[Guard, Guard] = field(default_factory=dict[Guard, Guard])
+    """Shapes, of which equal ones are one object: members of a family are found by its identity."""
     _cut: bool = False
     """True if an entry was met that is equal to an expression of itself."""
 
@@ -207,7 +209,10 @@ class Guards:
 
 
 def families(guards: Sequence[tuple[Guard, ...]]) -> list[tuple[tuple[Guard, ...], list[int]]]:
-    """Return guards that are asked of together as `Guards.families` does, and for which of those given each stands."""
+    """Return tuples of guards, as `Guards.families` does of guards, and the numbers of those for which each stands.
+
+    Guards of a tuple are asked of together, so they share indices.
+    """
     known, alike = dict[int, _Shape](), dict[Guard, Guard]()
     for one in chain(*guards):
         if id(one) not in known:
@@ -235,7 +240,7 @@ def _shape(guard: Guard, alike: dict[Guard, Guard]) -> _Shape:
 
 
 def _family(members: Sequence[tuple[_Shape, ...]]) -> tuple[Guard, ...]:
-    """Return the guards that stand for those of one shape."""
+    """Return the guards that stand for those of one shape. members: tuples of guards of the same shapes."""
     columns = [*zip(*(chain(*(numbers for _, numbers in joint)) for joint in members), strict=True)]
     names = {column: _hole(n) for n, column in enumerate(dict.fromkeys(columns))}
     values = iter([const(column[0]) if len({*column}) == 1 else names[column] for column in columns])

@@ -26,9 +26,10 @@ DEPTHS = (64, 128, 256)
 MOST_QUERIES = 64
 """Queries that share a head of keys: a tile has all of them."""
 FEWEST_TILES, MOST_TILES = 6, 24
-"""Tiles of each SM: as many at least if parts may be short, as many at most if lengths may differ."""
+"""Tiles of each SM: parts become shorter than PART_KEYS to have the first number, and longer to have no more than the
+other."""
 PART_KEYS = 2048
-"""Keys of a part, if there are tiles enough: sequences of which all are as long are slower for being cut."""
+"""Keys of a part of the longest sequence that pages have room for, if there are tiles enough."""
 SMALL_PAGE = 32
 CPU_SMS = 8
 
@@ -134,10 +135,12 @@ def _chosen(q: Tensor, k: Tensor, parts: int) -> str:
 
 
 def _most_parts(batch: int, heads: int, pages: int, page: int, sms: int) -> int:
-    """Return into how many parts a sequence is cut at most. One sequence has a part on each SM.
+    """Return into how many parts a sequence of at most `pages` pages of `page` keys is cut at most.
 
-    A launch ends with its longest tile, and a tile begins with loads that nothing hides. TB/s of keys and values on an
-    H200: 64 sequences of 1 to 8192 keys are read at 2.2 whole and 3.6 in 4 parts, 64 of 2048 at 4.0 and at 3.5 in 3.
+    One sequence has a part on each SM.
+
+    A launch ends with its longest tile, so lengths that differ ask for more parts; and a tile begins with loads that
+    nothing hides, so sequences of one length are slower for being cut once there are tiles enough.
     """
     tiles = batch * heads
     if batch == 1:
