@@ -30,12 +30,13 @@ ALLOWED = 1e-2
 # Arithmetic --------------------------------------------------------------------------------------------------
 
 
-def in_turn(every: Sequence[Any], number: int) -> list[Any]:
-    """Return them in the order of a turn, the same on all ranks.
+def shuffled(variants: Sequence[Any], number: int) -> list[Any]:
+    """Return variants in the order in which repetition `number` runs them: a random one, the same on all ranks.
 
-    A GPU that has just run long products has a lower clock for some milliseconds: none always follows the same one.
+    A GPU that has just run long products has a lower clock for some milliseconds, so no variant may always follow the
+    same one.
     """
-    return random.Random(number).sample(every, len(every))
+    return random.Random(number).sample(variants, len(variants))
 
 
 def floor_us(received_bytes: int, rate_gbs: float) -> float:
@@ -153,7 +154,7 @@ class Session(Sampler):
         with self.watchdog.step("timing"):
             for number in range(warmups + samples):
                 refresh()
-                for variant in in_turn(variants, number):
+                for variant in shuffled(variants, number):
                     self.watchdog.note(variant.name)
                     pair = events[variant.name][max(number - warmups, 0)]
                     seconds = self._timed(variant, pair, errors[variant.name])
@@ -257,7 +258,7 @@ def microseconds(
     """
     seen: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(samples + 2):
-        for name in in_turn([*runs], number):
+        for name in shuffled([*runs], number):
             flush.zero_()
             if before and name in before:
                 before[name]()

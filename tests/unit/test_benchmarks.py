@@ -230,8 +230,8 @@ def test_results_do_not_say_where_they_are(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_no_variant_always_follows_the_same_one() -> None:
     names = ["alone", "exchange", "NCCL", "ours", "backward"]
-    turns = [measure.in_turn(names, number) for number in range(40)]
+    turns = [measure.shuffled(names, number) for number in range(40)]
     assert all(sorted(turn) == sorted(names) for turn in turns)
-    assert turns == [measure.in_turn(names, number) for number in range(40)]  # on each rank
+    assert turns == [measure.shuffled(names, number) for number in range(40)]  # on each rank
     before = Counter(turn[turn.index("ours") - 1] for turn in turns if turn[0] != "ours")
     assert set(before) == {*names} - {"ours"} and max(before.values()) < 20

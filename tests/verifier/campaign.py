@@ -37,7 +37,7 @@ from tilelink.verifier import RULES, refusals, rules
 
 PAGE = Path(__file__).parents[2] / "docs" / "verification.md"
 SIZES: dict[str, int] = {"M": 25, "Ms": 25, "N": 36, "K": 20}
-MOST_ACCESSES, MOST_OF_NODES = 1500, 1500
+MOST_ACCESSES = 1500
 """Accesses of a case, if numbers below 20 make it have fewer. Interleavings of some ten thousand take minutes each, and
 on several nodes those of some thousand."""
 MANY = 100
@@ -197,7 +197,7 @@ def network_cases(of: str = "") -> Iterator[Case]:
         ranks = 2 + 2 * ((number + len(program.name)) % 2)
         numbers = _numbers(program, ranks) | ({"g": ranks // 2} if groups(program, ranks) else {})
         case = Case(program=program, schedule=schedule, numbers=numbers, ranks=ranks, nodes=2)
-        case = _small(case, MOST_OF_NODES)
+        case = _small(case)
         try:
             safe = not refusals(case.plan(), limit=1)
         except TileLinkError:
@@ -240,12 +240,12 @@ def _numbers(program: Program, ranks: int) -> dict[str, int | float | bool]:
     }
 
 
-def _small(case: Case, most: int = MOST_ACCESSES) -> Case:
-    """The case with at most so many accesses, if halves of the numbers that have no size of their own allow it."""
+def _small(case: Case) -> Case:
+    """The case with at most MOST_ACCESSES, if halves of the numbers that have no size of their own allow it."""
     kept = {*SIZES, *groups(case.program, case.ranks)}
     fitting = case
     with suppress(TileLinkError):  # the program may not be for smaller numbers
-        while _has_more(case, most):
+        while _has_more(case):
             fitting = case
             halves = {n: v // 2 for n, v in case.numbers.items() if n not in kept and type(v) is int and v > 3}
             if not halves:
@@ -255,9 +255,10 @@ def _small(case: Case, most: int = MOST_ACCESSES) -> Case:
     return fitting
 
 
-def _has_more(case: Case, most: int) -> bool:
-    """True if a case has more than so many accesses. A plan of very many takes gigabytes, as do passes of nodes."""
-    return executions(replace(case, nodes=1).bound()) > MANY * most or len(case.plan().accesses.task) > most
+def _has_more(case: Case) -> bool:
+    """True if a case has more than MOST_ACCESSES. A plan of very many takes gigabytes, as do passes of nodes."""
+    known = executions(replace(case, nodes=1).bound()) > MANY * MOST_ACCESSES
+    return known or len(case.plan().accesses.task) > MOST_ACCESSES
 
 
 def judge(case: Case, mutant: Mutant, *, sample: bool = False) -> Verdict:

@@ -302,7 +302,7 @@ def drawn(seed: int) -> Drawn:
         condition=draw.choice((read.condition, _near(draw, read.condition), _condition(draw))),
     )  # fmt: skip
     return Drawn(
-        written=written, read=read, parts=parts, reads=draw.randint(1, 9), 
+        written=written, read=read, parts=parts, reads=draw.randint(1, 9),
         promise=draw.choice(("", " rising", " rising", " offsets")),
         bound=draw.choice(("T", "ends[E]", "ends[2]", "n[0]", _bounding(written.of("0")))),
         in_segments=in_segments, tile=draw.choice((2, 5)), tiled=not place,
