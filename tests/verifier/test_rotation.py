@@ -75,7 +75,7 @@ def test_rings_of_the_library_are_proved_by_one_rank(name: str, ranks: int) -> N
     bound = compiler.bound(*case, ranks=ranks, dims=dict(library.sizes(case, ranks)), dtype="f32")
     whole = Whole(plan=with_queue_order(make_plan(bound)))
     assert wrong(whole) is None
-    assert by_one(whole) or name == "gemm_rs_ring-default", "its tiles come in one order on all ranks"
+    assert by_one(whole)
 
 
 @thorough(unless=lambda name: name in ("ag_gemm_ring-copy_sms", "gemm_rs_ring-ring"))
@@ -132,6 +132,19 @@ ADDED = """    compute take(s: ranks, i: M):
         if rank != s:
             tile_push_data(h[s, i] @ (rank + 1), acc)
             producer_tile_notify(h[s, i] @ (rank + 1))
+        y[s, i] = acc
+
+    compute done(i: M):
+        tile_push_data(z[i], x[i])
+"""
+ADDED_LATER = """    compute take(s: ranks, i: M):
+        acc = x[i]
+        if rank != s:
+            consumer_tile_wait(h[s, i])
+            acc += h[s, i]
+        if rank != s - 2:
+            tile_push_data(h[s - 1, i] @ (rank + 1), acc)
+            producer_tile_notify(h[s - 1, i] @ (rank + 1))
         y[s, i] = acc
 
     compute done(i: M):
@@ -237,6 +250,8 @@ BASES = {
     "by an engine": (HANDED, ("hand on copy_engine, order(q, i)", "own on sm", "take on sm", "done on sm(1)")),
     "queued": (QUEUED, ("hand on copy_engine, order(q, i)", "take on sm", "done on sm(1)", "")),
     "added": (ADDED, ("take on sm(2), order(s = rank - 1 step -1)", "done on sm(1)", "", "")),
+    "added in one order": (ADDED, ("take on sm(1)", "done on sm(1)", "", "")),
+    "added by all": (ADDED, ("take on sm(2), order(s = ranks - 1 step -1)", "done on sm(1)", "", "")),
     "stepped": (STEPPED, ("start on sm", "hand on sm(2)", "take on sm", "done in take epilogue")),
     "beside": (BESIDE, ("hand on sm(1)", "take on sm", "done on sm(1)", "h buffers 1")),
     "turned back": (TURNED_BACK, ("hand on sm(1)", "back on sm(1)", "again on sm(1)", "take on sm")),
@@ -360,6 +375,7 @@ def corpus() -> dict[str, Whole]:
             told=TOLD.format("rank") + "\n        tile_push_data(b[i] @ (rank + 1), x[i])",
             takes=TAKEN.format("rank") + "\n        " + when("s == 0", "b[i] = x[i]"),
         ),
+        "a circle of places": program(ADDED_LATER, ("take on sm(1)", "done on sm(1)", "", ""), ranks=5),
         "a circle": text(told="consumer_tile_wait(h[rank - 1, i])\n        " + TOLD.format("(rank + 1)")),
     }  # fmt: skip
 
@@ -430,6 +446,8 @@ WRONG: dict[str, tuple[object, str, Any]] = {
     "copies that overtake nothing": (Rotation, "copies", _in_queue),
     "copies of one rank": (Rotation, "copies", _of_one),
     "progress not asked": (proofs, "in_rounds", lambda *_: True),
+    "places not asked": (proofs, "waits_at_places", lambda *_: True),
+    "places of another order": (Rotation, "places", lambda self, plan: np.zeros(plan.tasks, np.int64)),
     "rules not asked": (proofs, "RULES", {}),
 }
 

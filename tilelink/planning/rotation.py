@@ -14,6 +14,11 @@ counter to the one whose coordinates that turn are one more, takes events to eve
 for and notify, and their order in programs, kernels and streams. So what is true of the memory and the counters of rank
 0 is true of all.
 
+If it is so but for the order of tiles on SMs, they are looked at in another order, in which those along ranks begin one
+further on each rank. Each tile is a program of its own in the plan, so nothing but progress depends on the order. That
+is asked of the places that tiles have (verifier/turns.py): a wait is for an earlier kernel, or for what is at the same
+place on other ranks, and tiles that are turned into one another wait in no circle.
+
 Few ranks use these if all that follows `@` is one of few ranks further, as in a ring. The *plan of a rank* has all
 accesses to its memory, and all signals on its counters; of the signals between these few ranks, those on counters that
 one of them notifies and one waits for. An order that it has is one of the whole program, and what it lacks is taken to
@@ -30,22 +35,30 @@ from numpy.typing import NDArray
 
 from tilelink.ir.program import FromScalar, IndexDecl, Region
 from tilelink.ir.scalar import (
+    RANK,
     Binary,
     Compare,
     Coordinate,
+    Env,
     Index,
     Int,
     Lookup,
     Param,
     Rank,
     Scalar,
+    add,
+    binary,
     children,
+    const,
+    evaluate,
+    walk,
 )
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import Enumerator
 from tilelink.lowering.events import NOTIFY, WAIT, Accesses, Barriers, Signals, number_channels, number_tasks
 from tilelink.lowering.limits import check_tiles
+from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import partial
 from tilelink.planning.copy_queues import OwnCopies, own_copies
 from tilelink.planning.plan import Plan, count_thresholds, workers_of
@@ -61,10 +74,14 @@ TURNS: Kind = (1, True)
 
 @dataclass(frozen=True, kw_only=True)
 class Rotation:
-    """A program that is itself if it is turned by one rank. dims: dimensions with coordinates that turn."""
+    """A program that is itself if it is turned by one rank. dims: dimensions with coordinates that turn.
+
+    ordered: the same tiles in the order of the program, if `bound` has them in another one.
+    """
 
     bound: Bound
     dims: frozenset[tuple[str, int]]
+    ordered: Bound | None = None
 
     def __str__(self) -> str:
         return f"each of {self.bound.ranks} ranks does as rank 0"
@@ -72,7 +89,7 @@ class Rotation:
     @property
     def statement(self) -> str:
         """The part of the whole program of which the proof by one rank is made, in words."""
-        return f"turned: {sorted(self.dims)}"
+        return f"turned: {sorted(self.dims)}{'' if self.ordered is None else ', in another order'}"
 
     def turned(self, key: Key, counters: Ints, ranks: int) -> Ints:
         """Return numbers that counters of a rank have, [*counts], on the rank that is so many ranks further."""
@@ -91,7 +108,7 @@ class Rotation:
         bound, one = self.bound, _OfRank(self.bound)
         a, s, barriers = one.accesses(), one.signals(), one.barriers()
         decided = a.guard.any() or s.guard.any() or (barriers.begin >= 0).any() or len(one.network().task)
-        users = np.unique(-np.concatenate([a.peer, s.peer, [0]]) % bound.ranks)  # rank 0 comes first
+        users = one.users
         if one.faults or decided or 2 * len(users) > bound.ranks:
             return None
         check_tiles(few := _on_few(bound, len(users)))
@@ -136,6 +153,17 @@ class Rotation:
 
         return OwnCopies(plan=plan, events=of_all(own.events), overtaken=of_all(own.overtaken))
 
+    def places(self, plan: Plan) -> Ints:
+        """Return the numbers that the tasks of a plan of rank 0 have in the order of the program."""
+        places, users, ordered = np.zeros(plan.tasks, np.int64), _OfRank(self.bound).users, self.ordered or self.bound
+        for name, first in plan.first_task.items():
+            keys = [_tiles_of(bound, bound.stages[name], users) for bound in (self.bound, ordered)]
+            own, number = (np.argsort(key, axis=1) for key in keys)
+            found = np.empty_like(own)
+            np.put_along_axis(found, own, number, axis=1)
+            places[first : first + found.size] = found.ravel()
+        return places
+
     def _accesses(self, a: Accesses, one: _OfRank, users: Ints, number: int) -> Accesses:
         """Return the accesses of a rank to the memory of rank 0. a: those of rank 0. number: that of the rank."""
         bound, rank = self.bound, users[number]
@@ -174,6 +202,11 @@ class _OfRank(Enumerator):
     def tiles(self, stage: BoundStage) -> Ints:
         return np.arange(stage.total, dtype=np.int64)
 
+    @property
+    def users(self) -> Ints:
+        """The ranks that use memory or counters of rank 0. It comes first itself."""
+        return np.unique(-np.concatenate([self.accesses().peer, self.signals().peer, [0]]) % self.bound.ranks)
+
     def plan(self) -> Plan:
         """Return the plan of all that the rank does, whatever others do."""
         own = replace(self.bound, ranks=1)
@@ -208,9 +241,35 @@ def _whole(s: Signals, channels: int) -> NDArray[np.bool_]:
 
 
 def rotation(bound: Bound) -> Rotation | None:
-    """Return how a program is itself if it is turned by one rank; None if it is not known to be."""
-    search = _Search(bound)
-    return Rotation(bound=bound, dims=frozenset(search.turning)) if search.turns else None
+    """Return how a program is itself if it is turned by one rank, in its order of tiles or in another one; or None."""
+    other = _begun_further(bound)
+    for one in (bound, *(() if other is None else (other,))):
+        search = _Search(one)
+        if search.turns:
+            return Rotation(bound=one, dims=frozenset(search.turning), ordered=None if one is bound else bound)
+    return None
+
+
+def _begun_further(bound: Bound) -> Bound | None:
+    """Return a program whose tiles along ranks, of kernels on SMs, begin one further on each rank; None if none do."""
+    stages = dict(bound.stages)
+    for name, stage in bound.stages.items():
+        if bound.kernel_of[name].on_copy_engine or stage.tasks is not None:
+            continue
+        along = [index for index, expr in stage.order.items() if index in stage.scalar_indices
+                 and stage.count(index) == bound.ranks and RANK not in walk(expr)]  # fmt: skip
+        order = {index: binary("%", add(RANK, stage.order[index]), const(bound.ranks)) for index in along}
+        stages[name] = replace(stage, order={**stage.order, **order})
+    return replace(bound, stages=stages) if stages != bound.stages else None
+
+
+def _tiles_of(bound: Bound, stage: BoundStage, ranks: Ints) -> Ints:
+    """Return a number for the indices of each tile, the same in any order, [ranks, tiles]."""
+    env = Env(rank=ranks[:, None], ranks=bound.ranks, params={}, indices={TILE.name: np.arange(stage.total)[None, :]})
+    found = np.zeros((len(ranks), stage.total), np.int64)
+    for name, expr in sorted(stage.order.items()):
+        found = found * stage.count(name) + np.asarray(evaluate(expr, env))
+    return found
 
 
 class _Search:

@@ -51,7 +51,7 @@ from tilelink.verifier.families import Families
 from tilelink.verifier.ordering import Orders
 from tilelink.verifier.roles import roles
 from tilelink.verifier.tiles import of_events, of_program
-from tilelink.verifier.turns import ends, waits_in_turn
+from tilelink.verifier.turns import ends, waits_at_places, waits_in_turn
 
 OF_WHOLE = {"tiles", "progress"}
 MANY = 1 << 14
@@ -200,7 +200,7 @@ def proved(part: Cutoff, plan: Plan) -> bool:
         _meets_at_places(plan)
         or (part.ranks is not None and not part.ranks.keeps_queues(plan))
         or (aside and not waits_are_free(_by_kernels(plan, all_ranks=all_ranks)))
-        or not (in_rounds(part, plan) if part.ranks is not None else in_turn(part, plan) or in_rounds(part, plan))
+        or not _ends(part, plan)
     ):
         return False
     order = Orders(plan, replace(part.whole, kernels=plan.bound.kernels))
@@ -209,6 +209,13 @@ def proved(part: Cutoff, plan: Plan) -> bool:
         of_events(plan, copies), *(rule(plan, order) for name, rule in RULES.items() if name not in OF_WHOLE)
     )
     return next(refused, None) is None
+
+
+def _ends(part: Cutoff, plan: Plan) -> bool:
+    """True if no wait of the whole program lasts for ever, if all programs that wait fit on a rank."""
+    if part.rotation is not None and part.rotation.ordered is not None:  # its tiles have other places than in the plan
+        return not part.repetitions and waits_at_places(plan, part.rotation.places(plan))
+    return (part.ranks is None and in_turn(part, plan)) or in_rounds(part, plan)
 
 
 def _meets_at_places(plan: Plan) -> bool:

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilelink.lowering.columns import Ints, distinct_rows
+from tilelink.lowering.columns import Ints, distinct_rows, expand
 from tilelink.lowering.events import NOTIFY, WAIT
 from tilelink.planning.plan import Plan
+
+MOST = 1 << 22
+"""Pairs of a wait and a notify that are looked at one by one, at most."""
 
 
 def in_turn(plan: Plan) -> bool:
@@ -56,6 +59,39 @@ def waits_in_turn(plan: Plan) -> bool:
                 return False
     one, other = np.array(before, np.int64).reshape(-1, 2).T
     return ends(number, one, other)
+
+
+def waits_at_places(plan: Plan, place: Ints) -> bool:
+    """True if no wait lasts for ever of a program that is turned by one rank (planning/rotation.py), as it waits for
+    earlier kernels, or for what is at the same place on other ranks. plan: of rank 0. place: that of each task.
+
+    The order of all tiles is that of kernels, in a kernel that of places, and at a place that of a graph without circle
+    in which tiles that are turned into one another are one. Tiles at one place are turned to one place, so what is true
+    of the waits of the plan is true of all.
+    """
+    s, kernels, ranks = plan.signals, plan.bound.kernels, plan.bound.ranks
+    notifies, waits = np.flatnonzero(s.kind == NOTIFY), np.flatnonzero(s.kind == WAIT)
+    notifies = notifies[np.argsort(plan.counters[notifies], kind="stable")]
+    given, wanted = plan.counters[notifies], plan.counters[waits]
+    begin, end = (np.searchsorted(given, wanted, side=side) for side in ("left", "right"))
+    if (s.later > 0).any() or s.box.any() or int((end - begin).sum()) > MOST:
+        return False
+    source, at = expand(begin[:, None], end[:, None], (len(notifies),))
+    one, other = s.task[notifies[at]], s.task[waits[source]]
+    stage, tile = np.zeros(plan.tasks, np.int64), np.zeros(plan.tasks, np.int64)
+    for number, (name, first) in enumerate(plan.first_task.items()):
+        total = plan.bound.stages[name].total
+        stage[first : first + ranks * total] = number
+        tile[first : first + ranks * total] = first // ranks + np.tile(np.arange(total), ranks)
+    apart = plan.task_kernels[one] != plan.task_kernels[other]
+    before = [(a, b) for a, one_ in enumerate(kernels) for b, other_ in enumerate(kernels)
+              if one_.stream == other_.stream and one_.position < other_.position]  # fmt: skip
+    earlier = np.array(before, np.int64).reshape(-1, 2).T
+    first, last = (np.concatenate([column, plan.task_kernels[task[apart]]])
+                   for column, task in zip(earlier, (one, other), strict=True))  # fmt: skip
+    one, other = one[~apart], other[~apart]
+    alike = (stage[one] == stage[other]) & (place[one] == place[other])
+    return bool(alike.all()) and ends(len(kernels), first, last) and ends(plan.tasks // ranks, tile[one], tile[other])
 
 
 def _places(plan: Plan) -> Ints:
