@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import replace
@@ -472,6 +473,11 @@ def test_a_process_that_may_not_fork_searches_alone(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as nested:
         nested.setattr(processes.multiprocessing, "parent_process", object)
         assert processes.available() == 1
+    found = list[int]()
+    thread = threading.Thread(target=lambda: found.append(processes.available()))
+    thread.start()
+    thread.join()
+    assert found == [1]
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     assert processes.available() == 1

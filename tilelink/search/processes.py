@@ -1,8 +1,8 @@
 """Processes that rate points beside the search, which asks them for what is proposed together.
 
 They are forked from the search when it has taken a while: short ones do not pay for them, and programs, knobs and cost
-models need not be pickled. A point goes to one of them, and what it says comes back. A search that is in another
-process of `multiprocessing` already, or whose process has begun to use CUDA or a group of ranks, has none.
+models need not be pickled. A point goes to one of them, and what it says comes back. A search has none in a process of
+`multiprocessing`, in another thread than the main one, and where CUDA or a group of ranks was used before.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -29,7 +30,8 @@ def available() -> int:
     torch: Any = sys.modules.get("torch")
     groups = torch.distributed if torch is not None and torch.distributed.is_available() else None
     begun = (torch is not None and torch.cuda.is_initialized()) or (groups is not None and groups.is_initialized())
-    if begun or sys.platform != "linux" or multiprocessing.parent_process() is not None:
+    inside = multiprocessing.parent_process() or threading.current_thread() is not threading.main_thread()
+    if begun or inside or sys.platform != "linux":
         return 1
     return min(MOST, len(os.sched_getaffinity(0)))
 
