@@ -32,7 +32,8 @@ def evolution(space: Points, chance: Random) -> Generator[tuple[Candidate, ...],
     members: deque[tuple[float, Candidate]] = deque(maxlen=POPULATION)
     first = chain(dict.fromkeys(space.seeds), (space.random(chance) for _ in range(STARTS)))
     best: dict[int, tuple[float, Candidate]] = {}
-    while len(members) < POPULATION and (some := tuple(islice(first, POPULATION - len(members)))):
+    # Few at first, too: those that come next are not followed further than the best so far makes sensible.
+    while (left := min(CHILDREN, POPULATION - len(members))) and (some := tuple(islice(first, left))):
         _take(some, (yield some), members, best)
     while members:
         children = tuple(_child(space, members, best, chance) for _ in range(CHILDREN))
