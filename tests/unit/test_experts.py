@@ -61,7 +61,7 @@ def test_roles_are_for_the_sizes_that_they_take(program: str, schedule: str) -> 
     own = module.program(f"{program}_experts")
     chosen = module.schedule(schedule, own)
     taken = set[tuple[int, int]]()
-    sizes = [(T, H) for T in (65, 127, 128, 129, 1025) for H in (64, 128, 192, 256, 320, 4096)]
+    sizes = [(T, H) for T in (65, 127, 128, 129, 1025) for H in (8, 16, 64, 128, 192, 256, 320, 4096)]
     for T, H in sizes:
         dims = {"M": 64, "H": H, "I": 192, "E": 4, "k": 2, "T": T}
         with suppress(ScheduleError):
@@ -86,7 +86,7 @@ def test_products_are_of_kernels_where_these_take_the_sizes(transposed: bool, mo
     monkeypatch.setattr(torch_experts, "grouped", lambda *_: None)
     layer: Any = SimpleNamespace(group=None)
     taken = dict[bool, int]()
-    for T, K, N in [(T, K, N) for T in (65, 128, 129) for K in (64, 72, 192) for N in (64, 192, 320, 384, 388)]:
+    for T, K, N in [(T, K, N) for T in (65, 128, 129) for K in (8, 64, 72, 192) for N in (8, 16, 64, 192, 320, 388)]:
         kernels = False
         with suppress(ScheduleError):
             dims = {"E": 3, "T": T, "K": K, "N": N}

@@ -194,8 +194,8 @@ def product(a: Tensor, w: Tensor, chosen: Chosen, layer: Layer, *, transposed: b
 
 
 def fits_roles(T: int, N: int) -> bool:
-    """True if products with roles have room for T rows of N elements: tiles of 128 x a power of two up to 256."""
-    return T >= 128 and (N >= 256 or N.bit_count() == 1)
+    """True if products with roles have room for T rows of N elements: tiles of 128 x a power of two from 16 to 256."""
+    return T >= 128 and (N >= 256 or (N >= 16 and N.bit_count() == 1))
 
 
 def gated(both: Tensor, weight: Tensor, chosen: Chosen, layer: Layer) -> Tensor:
