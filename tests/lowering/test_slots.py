@@ -302,6 +302,42 @@ def test_steps_side_by_side_are_refused_if_any_two_are(name: str, monkeypatch: p
     assert any(asked)
 
 
+GUARDED = """program p(L = 3, M = 4, N = 4):
+    n : in    [] <= 1
+    x : in    [L, M, N]
+    h : local [L, M, N]
+    y : out   [2, M, N]
+
+    compute work(i: M):
+        h[0, i, :] = x[0, i, :]
+        y[0, i, :] = h[0, i, :]
+        if n >= 1:
+            h[1, i, :] = x[1, i, :]
+        h[2, i, :] = x[2, i, :]
+        y[1, i, :] = h[2, i, :]
+
+schedule s for p:
+    work on sm(1)
+    h slots(l=1)
+"""
+BARRIER = "program_barrier()\n"
+
+
+def test_a_write_that_a_launch_leaves_out_orders_no_steps_around_it() -> None:
+    """The barriers beside it are left out with it."""
+    text = listing(bound(GUARDED, 1))
+    for line in ("consumer_tile_wait(h_free[0])\n", "consumer_tile_wait(h_free[1])\n"):
+        assert text.count(line) == 1
+    inside = text.replace("consumer_tile_wait(h_free[0])\n", BARRIER)
+    inside = inside.replace(f"{' ' * 8}consumer_tile_wait(h_free[1])\n", f"{' ' * 12}{BARRIER}")
+    outside = inside.replace(f"{' ' * 12}{BARRIER}{' ' * 8}h[2", f"{' ' * 8}{BARRIER}{' ' * 8}h[2")
+    assert outside != inside
+    for one, safe in ((inside, False), (outside, True)):
+        plan = make_plan(parse_lowered(one))
+        assert (not [*steps(plan, Orders(plan))]) is safe
+        assert ("steps" in {refusal.rule for refusal in refusals(plan)}) is not safe
+
+
 def test_a_credit_that_is_too_strict_is_safe() -> None:
     """With one more slot than there are credits for, or a wait for a newer step, nothing is wrong."""
     text = listing(bound(PUSHED, 3))

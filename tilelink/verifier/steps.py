@@ -11,7 +11,8 @@ every write of step l to it, because both are writes. A write of a larger step i
 before the read is one of step l.
 
 The order is transitive, so nothing is asked of two accesses between whose steps another one writes the box of one of
-them: that write meets both, and is after the one and before the other.
+them in every launch: that write meets both, and is after the one and before the other. With a write that a launch
+leaves out, it may leave out the barriers and waits that order it.
 
 Both accesses of a pair may be those of one program, whose threads have to synchronise in between.
 """
@@ -92,7 +93,7 @@ def _of_two_steps(part: TensorAccesses, kind: int, step: Ints) -> tuple[Ints, In
 
 
 def _written_between(part: TensorAccesses, first: Ints, second: Ints, step: Ints) -> Ints:
-    """Return for each pair a step later than that of the first access, at which the box of one of both is written.
+    """Return for each pair a step after that of the first access, in which the box of one of both is surely written.
 
     If it is before that of the second access, both are in order if all other pairs are: that write meets both, so it is
     in pairs with them, of steps that are less far apart. Of the steps that are known the first one is returned.
@@ -100,7 +101,7 @@ def _written_between(part: TensorAccesses, first: Ints, second: Ints, step: Ints
     a, box = part.plan.accesses, np.zeros(len(step), np.int64)
     box[part.rows] = distinct_rows([a.peer[part.rows], *a.lo[part.rows].T, *a.hi[part.rows].T])[1]
     boxes = int(box.max()) + 1
-    later = np.flatnonzero(a.kind[second] == WRITE)
+    later = np.flatnonzero((a.kind[second] == WRITE) & (a.guard[second] == 0))
     later = later[np.argsort(step[second[later]], kind="stable")]
     written, at = np.unique(first[later] * boxes + box[second[later]], return_index=True)
     steps_ = np.append(step[second[later[at]]], NEVER)
