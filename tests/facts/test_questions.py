@@ -129,7 +129,7 @@ def test_a_wrong_encoding_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_mistakes_in_formulas_are_seen() -> None:
-    """Some mutant of each kind that says too much proves what a launch refutes; no kind that says too little does."""
+    """Some mutant of each kind that says too much proves what a launch refutes; of the others none here."""
     seen = {one.kind for seed in range(FEW // 2) for one in judged(seed) if not one.true}
     assert seen == {
         "a threshold one less", "no less is equal", "a part of a choice forgotten", "two symbols are one",
