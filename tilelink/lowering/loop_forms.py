@@ -51,7 +51,8 @@ ITERATIONS_AHEAD = 3
 Adding seven peers' 128x256 tiles takes 15 us with two to four in flight, and 22 us one by one (H200).
 """
 MOST_AHEAD, BYTES_AHEAD = 8, 32768
-"""Largest number of those that load little, and the bytes that they load together: memory answers after as long."""
+"""Largest number of iterations in flight if these load little, and the bytes that they load together: however few
+bytes are asked for, memory answers after as long."""
 TOGETHER_COUNT = 32
 """Largest number of notifies that are issued together: one for each thread of a warp."""
 PLAIN, UNROLLED, IN_ORDER, TOGETHER, AHEAD = "plain", "unrolled", "in order", "together", "ahead"

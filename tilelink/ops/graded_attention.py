@@ -25,7 +25,7 @@ from tilelink.simulator.machine import Machine
 from tilelink.target import Target
 
 ROLES = "gpu_roles"
-"""The schedule of a kernel whose gradients take no longer than the unfused ones."""
+"""The schedule by warps with roles, of attention and of its gradients."""
 FLAT = 4
 """Dimensions of queries without chunks, [H, G, M, D]; in zigzag they are [H, G, 2, N, B, D]."""
 PRODUCTS = 5
@@ -36,7 +36,7 @@ Shape = tuple[int, ...]
 
 
 def program_of(queries: Shape) -> str:
-    """Return the name of the library's program of the gradients for queries of a shape."""
+    """Return the name of the library's program of the gradients for queries of a shape, see FLAT."""
     return "ag_attention_gradients" if len(queries) == FLAT else "zigzag_attention_gradients"
 
 
@@ -69,7 +69,10 @@ def unfused_seconds(queries: Shape, ranks: int, machine: Machine) -> float:
 
 @cache
 def chosen(queries: Shape, ranks: int, dtype: str, gpu: str) -> str:
-    """Return `ROLES` or UNFUSED for gradients on GPUs of a name: the same on all ranks of a call."""
+    """Return `ROLES` or UNFUSED for gradients on GPUs of a name: the same on all ranks of a call.
+
+    UNFUSED too if the GPU is not described, if ranks are on several nodes, and for sizes that the kernel does not take.
+    """
     machine = machine_of(gpu)
     if machine is None or ranks > machine.node_ranks:
         return UNFUSED
