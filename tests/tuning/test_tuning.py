@@ -18,7 +18,7 @@ from tests.odd_files import FOREIGN, ODD, room_for
 from tests.tiers import thorough
 from tilelink import compiler
 from tilelink.cli import app, notices, tune
-from tilelink.errors import BindingError, OutputError
+from tilelink.errors import BindingError, OutputError, SearchError
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
 from tilelink.search import Candidate, Tried
@@ -387,3 +387,10 @@ def test_a_long_search_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsy
     said = capsys.readouterr().err
     assert "after 0 s: 1 schedules looked at, 0 rated; --budget and --trials say when it ends\n" in said
     assert "after 0 s: 2 schedules looked at, 1 rated, the best takes 2.0 us\n" in said
+
+
+@pytest.mark.parametrize("jobs", [0, -2])
+def test_a_search_has_a_process(jobs: int) -> None:
+    program = compiler.library_module("gemm_rs").programs[0]
+    with pytest.raises(SearchError, match=f"a search by {jobs} processes"):
+        rank([program], dims={}, ranks=2, jobs=jobs)

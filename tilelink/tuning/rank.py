@@ -10,7 +10,7 @@ from typing import Any
 
 from tilelink import compiler
 from tilelink.compiler.samples import DRAWS, Routing, completed, draw, index_tensors
-from tilelink.errors import TileLinkError
+from tilelink.errors import SearchError, TileLinkError
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 from tilelink.lowering.bound import Bound
@@ -101,12 +101,14 @@ def rank(
     target: the target of the kernels
     (None: the machine's). nodes: as for `tilelink.simulate`. cost: the cost model (None: Roofline).
     budget_s: seconds; None means BUDGET_S, or no limit if
-    trials is given. jobs: processes at most (None: one for each core that it may use); one where CUDA was used before.
-    The other arguments are those of `search`.
+    trials is given. jobs: processes at most (None: one for each core that it may use), 16 of them at most; one where
+    CUDA was used before. The other arguments are those of `search`.
 
-    Raises the errors of Space.of and search. Raises MachineError, UnknownTargetError or UnknownNameError for an unknown
-    machine, target or strategy.
+    Raises the errors of Space.of and search, and SearchError for fewer than one process. Raises MachineError,
+    UnknownTargetError or UnknownNameError for an unknown machine, target or strategy.
     """
+    if jobs is not None and jobs < 1:
+        raise SearchError(f"a search by {jobs} processes", hint="give 1 or more, or None for one for each core")
     described = machine if isinstance(machine, Machine) else load_machine(machine)
     held = target if isinstance(target, Target) else replace(described, target=target or described.target).processor
     numbers = [
@@ -148,6 +150,6 @@ def rank(
 
     return search(
         space, seconds, chosen, guess=guess, trials=trials, seed=seed, progress=progress, incumbent=incumbent,
-        jobs=min(jobs or MOST, available()),
+        jobs=min(MOST if jobs is None else jobs, available()),
         keep_interrupted=keep_interrupted, budget_s=BUDGET_S if budget_s is None and trials is None else budget_s,
     )  # fmt: skip
