@@ -340,7 +340,8 @@ def judge(one: Drawn) -> Verdict:
         return Verdict(refused=type(first).__name__)
     if found:
         return Verdict(refused=found[0].rule, unwritten=one.unwritten() if found[0].rule == "coverage" else "")
-    with mock.patch.object(undefined_reads, "_unproved", lambda _, found, __: found):
+    of_pairs: dict[str, Any] = {"_unproved": lambda _, found, __: found, "_open": lambda _, alike: alike}
+    with mock.patch.multiple(undefined_reads, **of_pairs):
         alone = next(map(str, undefined_reads.undefined_reads(plan)), None)
     return Verdict(refused="", unwritten=one.unwritten(), alone=alone)
 
