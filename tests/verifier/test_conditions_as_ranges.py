@@ -171,3 +171,24 @@ def test_rows_beyond_the_blocks_that_there_are_are_refused(old: str, new: str) -
     assert old in ROWS
     with pytest.raises(TileLinkError, match=r"reads c|reaches outside|the bound of place cannot be"):
         tilelink.plan(tilelink.parse(ROWS.replace(old, new)).program(), dims=SIZES, ranks=1)
+
+
+ROUTED = """program routed(M, N, k):
+    owner : in  [M, k] < ranks
+    place : in  [M, k] < M
+    x     : in  [M, N]
+    y     : out [M, N]
+
+    compute add(i: M by 1, j: N):
+        total = zeros(f32)
+        for (q: k by 1, p: ranks):
+            if owner[i, q] == p WORD place[i, q] < 3:
+                total += x[i, j]
+        y[i, j] = total
+"""
+
+
+@pytest.mark.parametrize("word", ["and", "or"])
+def test_parts_of_a_condition_may_vary_with_other_indices_than_others(word: str) -> None:
+    program = tilelink.parse(ROUTED.replace("WORD", word)).program()
+    tilelink.plan(program, ranks=3, dims={"M": 8, "N": 16, "k": 2})

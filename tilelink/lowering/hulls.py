@@ -64,7 +64,8 @@ def truth(expr: Scalar, env: Env, entries: Mapping[str, Range]) -> Hull:
         case Logic(op=op, args=args):
             parts = [truth(one, env, entries) for one in args]
             combine = np.logical_and.reduce if op == "and" else np.logical_or.reduce
-            return combine([one[0] for one in parts]), combine([one[1] for one in parts])
+            surely, may = (np.broadcast_arrays(*ends) for ends in zip(*parts, strict=True))  # axes of 1 too
+            return combine(surely), combine(may)
         case Compare(op=op, left=left, right=right):
             a, b = hull(left, env, entries), hull(right, env, entries)
             return _surely(op, a, b), np.logical_not(_surely(NEGATED[op], a, b))
