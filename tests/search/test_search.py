@@ -400,6 +400,20 @@ def test_a_plan_that_is_too_large_for_the_machine_is_a_refused_point(of: str, mo
     assert found.refused == {"memory": 3}
 
 
+@pytest.mark.parametrize("guessed", [False, True])
+def test_a_prediction_that_is_too_large_for_the_machine_refuses_its_point_alone(guessed: bool) -> None:
+    asked = Counter[str]()
+
+    def cost(_: object) -> float:
+        asked["times"] += 1
+        if asked["times"] % 2:
+            raise MemoryError
+        return 1.0
+
+    found = search(space_of("ag_gemm"), cost, strategy("random"), guess=cost if guessed else None, trials=4)
+    assert found.refused["memory"] == 2 and len(found.tried) == 2
+
+
 def all_ended() -> bool:
     """True if the processes of a search end, which are killed and not waited for."""
     for process in multiprocessing.active_children():

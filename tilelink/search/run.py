@@ -371,12 +371,17 @@ class _Judge:
         except ProgressError as error:
             if not wanted:
                 return self._space.refuse(type(error).__name__, error), False
+        except MemoryError:
+            return self._space.lacks_memory(), False
         seconds = None if guessed == inf else guessed
         if proved := guessed is None or wanted:
             plan = self._space.proved(bound)
             if plan is None:
                 return None, False
-            seconds = self._cost(plan) if guessed is None else seconds
+            try:
+                seconds = self._cost(plan) if guessed is None else seconds
+            except MemoryError:
+                return self._space.lacks_memory(), False
         if seconds is None:
             self._space.refused[SLOWER] += 1
         return seconds, proved

@@ -110,9 +110,8 @@ class Space(Points):
             bound = self._bound(number, schedule)
         except TileLinkError as error:
             return self.refuse(type(error).__name__, error)
-        except MemoryError:  # its tiles are too many for this machine: others need not be
-            self.refused["memory"] += 1
-            return None
+        except MemoryError:
+            return self.lacks_memory()
         if error := does_not_fit(bound):
             return self.refuse("shared memory", error)
         return self.refuse("registers", error) if (error := spills(bound)) else bound
@@ -124,13 +123,16 @@ class Space(Points):
         except TileLinkError as error:
             return self.refuse(type(error).__name__, error)
         except MemoryError:
-            self.refused["memory"] += 1
-            return None
+            return self.lacks_memory()
 
     def refuse(self, reason: str, error: TileLinkError) -> None:
         """Count a schedule that is refused."""
         self.refused[reason] += 1
         self.reasons.setdefault(reason, error)
+
+    def lacks_memory(self) -> None:
+        """Count a schedule whose tiles are too many for this machine: others need not be."""
+        self.refused["memory"] += 1
 
     def without_idle(self, number: int, schedule: Schedule) -> Schedule:
         """Return a schedule of a program, by its number, without the clauses that change nothing of what is lowered."""
