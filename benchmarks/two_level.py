@@ -195,10 +195,10 @@ def _two_level_reduce_scatter(tile: int) -> Iterator[Way]:
 
 def _two_level_ag_gemm(tile: int) -> Iterator[Way]:
     for copy_sms in (4, 8, 16):
-        for where in (f"sm({2 * copy_sms})", "copy_engine"):
-            gemm = f"gemm {PRODUCT}, order({ARRIVAL}, q = rank step -1)"
-            lines = [*_gathered(tile, copy_sms, where), gemm, f"xs channel(i={tile})"]
-            yield f"sm({copy_sms}) across, {where} inside", "two_level_ag_gemm", lines
+        where = f"sm({2 * copy_sms})"  # a copy engine would reset the counters for which the product waits too
+        gemm = f"gemm {PRODUCT}, order({ARRIVAL}, q = rank step -1)"
+        lines = [*_gathered(tile, copy_sms, where), gemm, f"xs channel(i={tile})"]
+        yield f"sm({copy_sms}) across, {where} inside", "two_level_ag_gemm", lines
 
 
 def _two_level_gemm_rs(tile: int) -> Iterator[Way]:
