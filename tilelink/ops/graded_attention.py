@@ -30,6 +30,11 @@ FLAT = 4
 """Dimensions of queries without chunks, [H, G, M, D]; in zigzag they are [H, G, 2, N, B, D]."""
 PRODUCTS = 5
 """Products of rows and keys in gradients: those of scores and weights again, and one for each of dq, dk and dv."""
+VENDOR_SHARE, VENDOR_BYTES, VENDOR_PART = 0.6, 48, 55e-6
+"""The vendor's gradients of one part: the fraction of a machine's rate of products that they reach, the bytes that they
+and what adds parts up move for each element of its queries, and the seconds that each part adds, with what of its
+transfers is not hidden. Of an H200 (benchmarks/results/context_parallel_backward_2xH200.json); others are taken to be
+alike."""
 _log = logging.getLogger("tilelink.ops")
 
 Shape = tuple[int, ...]
@@ -61,10 +66,10 @@ def unfused_seconds(queries: Shape, ranks: int, machine: Machine) -> float:
     """
     causal, elements, rows = len(queries) != FLAT, prod(queries), prod(queries[2:-1])
     computed = 2 * PRODUCTS * elements * rows * ranks / (2 if causal else 1)
-    seconds = computed / (machine.vendor_gradients_share * machine.matmul_flops)
-    moved = (0.75 if causal else 1.0) * (ranks + 1) * elements * machine.vendor_gradients_bytes
+    seconds = computed / (VENDOR_SHARE * machine.matmul_flops)
+    moved = (0.75 if causal else 1.0) * (ranks + 1) * elements * VENDOR_BYTES
     parts = ranks + (2 if causal else 1)
-    return seconds + moved / machine.memory_bandwidth + parts * machine.vendor_gradients_part
+    return seconds + moved / machine.memory_bandwidth + parts * VENDOR_PART
 
 
 @cache

@@ -102,12 +102,6 @@ class Thresholds:
     """Fraction of the link's rate that the vendor's collectives reach."""
     vendor_collective_start: float = _number("s", 25e-6)
     """Time that the vendor's collectives take to start."""
-    vendor_gradients_share: float = _number("1", 0.6)
-    """Fraction of matmul_flops that the vendor's gradients of attention reach in one part."""
-    vendor_gradients_bytes: int = _number("B", 48)
-    """Bytes that they move in memory for each element of the queries of a part, with what adds parts up."""
-    vendor_gradients_part: float = _number("s", 55e-6)
-    """Time that each part adds: to start its kernels, those that add it up, and what of its transfers is not hidden."""
     small_share: float = _number("1", 0.7)
     """Fraction of the link's rate that the library's own kernels for little data reach."""
     small_start: float = _number("s", 5e-6)
@@ -318,7 +312,6 @@ _LIMITS: tuple[tuple[str, Callable[[Machine], bool], str], ...] = (
     ("sm_pull_efficiency", lambda machine: machine.sm_pull_efficiency <= 1, "a share of link_bandwidth, at most 1"),
     ("vendor_product_share", lambda machine: machine.vendor_product_share <= 1, "a share of matmul_flops, at most 1"),
     ("vendor_memory_share", lambda machine: machine.vendor_memory_share <= 1, "a share of memory_bandwidth, at most 1"),
-    ("vendor_gradients_share", lambda machine: machine.vendor_gradients_share <= 1, "a share of a rate, at most 1"),
     ("vendor_collective_share", lambda machine: machine.vendor_collective_share <= 1, "a share of a rate, at most 1"),
     ("small_share", lambda machine: machine.small_share <= 1, "a share of link_bandwidth, at most 1"),
     ("copies_slow_compute", lambda machine: machine.copies_slow_compute >= 1, "how many times longer, at least 1"),

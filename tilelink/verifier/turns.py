@@ -16,7 +16,7 @@ from tilelink.lowering.columns import Ints, distinct_rows, expand
 from tilelink.lowering.events import NOTIFY, WAIT
 from tilelink.planning.plan import Plan
 
-MOST = 1 << 22
+MOST_PAIRS = 1 << 22
 """Pairs of a wait and a notify that are looked at one by one, at most."""
 
 
@@ -74,7 +74,7 @@ def waits_at_places(plan: Plan, place: Ints) -> bool:
     notifies = notifies[np.argsort(plan.counters[notifies], kind="stable")]
     given, wanted = plan.counters[notifies], plan.counters[waits]
     begin, end = (np.searchsorted(given, wanted, side=side) for side in ("left", "right"))
-    if (s.later > 0).any() or s.box.any() or int((end - begin).sum()) > MOST:
+    if (s.later > 0).any() or s.box.any() or int((end - begin).sum()) > MOST_PAIRS:
         return False
     source, at = expand(begin[:, None], end[:, None], (len(notifies),))
     one, other = s.task[notifies[at]], s.task[waits[source]]

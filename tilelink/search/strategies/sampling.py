@@ -6,13 +6,13 @@ from collections.abc import Generator
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tilelink.search.strategies.exhaustive import TOGETHER
+
 if TYPE_CHECKING:
     from tilelink.search.points import Candidate, Points
 
 PATIENCE = 1000
 """Consecutive points seen before, after which the space counts as exhausted."""
-TOGETHER = 16
-"""Points that are yielded together."""
 
 
 def sampling(space: Points, chance: Random) -> Generator[tuple[Candidate, ...], Any, None]:
