@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import replace
@@ -416,8 +417,10 @@ def test_a_prediction_that_is_too_large_for_the_machine_refuses_its_point_alone(
 
 def all_ended() -> bool:
     """True if the processes of a search end, which are killed and not waited for."""
-    for process in multiprocessing.active_children():
-        process.join(10)
+    deadline = time.monotonic() + 10
+    # The thread of the pool reaps them too: until it has said so, a process that has ended counts as an active one.
+    while multiprocessing.active_children() and time.monotonic() < deadline:
+        time.sleep(0.01)
     return not multiprocessing.active_children()
 
 
