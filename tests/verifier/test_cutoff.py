@@ -30,7 +30,7 @@ from tilelink.ir.program import Program
 from tilelink.ir.scalar import Index
 from tilelink.lowering.bound import Bound, with_channels
 from tilelink.planning import cutoff as cutoffs
-from tilelink.planning import segment_tiles
+from tilelink.planning import repetitions, segment_tiles
 from tilelink.planning.cutoff import Cutoff, cutoff
 from tilelink.planning.plan import LaterPlan, Plan, make_plan
 from tilelink.planning.queue_order import with_queue_order
@@ -574,7 +574,7 @@ def test_the_corpus_has_blocks_and_both_kinds() -> None:
     assert {name for name, whole in corpus().items() if whole.verdict()} == SAFE, "it is not silence"
 
 
-Search = cutoffs._Search
+Search = repetitions.Search
 
 
 def _without_numbers(self: Any, node: object, owner: str, own: Any = Search._visit) -> None:
@@ -592,14 +592,14 @@ def _as_many(self: Any, found: Any, *args: Any, own: Any = Cutoff._of_all) -> An
 
 
 WRONG: dict[str, tuple[object, str, Any]] = {
-    "blocks of one event": (cutoffs, "_kept", lambda *args, own=cutoffs._kept: own(*args) - 1),
-    "blocks within tiles": (cutoffs, "lcm", lambda *_: 1),
+    "blocks of one event": (repetitions, "_kept", lambda *args, own=repetitions._kept: own(*args) - 1),
+    "blocks within tiles": (repetitions, "lcm", lambda *_: 1),
     "conditions on numbers of blocks": (Search, "_visit", _without_numbers),
-    "tables that are alike": (cutoffs, "_distinguished", lambda _: ()),
+    "tables that are alike": (repetitions, "_distinguished", lambda _: ()),
     "a notify more": (Cutoff, "_counted", _one_more),
     "as many notifies as of few tiles": (Cutoff, "_of_all", _as_many),
-    "digits that carry": (cutoffs, "_is_radix", lambda *_: True),
-    "digits below others than theirs": (cutoffs, "_below", lambda *_: True),
+    "digits that carry": (repetitions, "_is_radix", lambda *_: True),
+    "digits below others than theirs": (repetitions, "_below", lambda *_: True),
     "entries that are more than ends": (Search, "_ends", lambda *_: True),
     "blocks of whose parts as few notify": (cutoffs, "_as_many", lambda found, *_: found),
     "rows with numbers": (segment_tiles, "_names_row", lambda *_: True),

@@ -33,7 +33,7 @@ from tilelink.planning.plan import Plan, make_plan
 from tilelink.planning.queue_order import in_queue_order, with_queue_order
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU, target
-from tilelink.verifier import families, refusals
+from tilelink.verifier import questions, refusals
 from tilelink.verifier.by_schedule import by_schedule
 from tilelink.verifier.cells import of_tensors, parts
 from tilelink.verifier.families import APART, BY_PROGRAM, REASONS, Families, Pair
@@ -320,16 +320,16 @@ def test_the_corpus_has_both_kinds() -> None:
     assert sum(all(reason is not None for reason in one) for one in found) >= 8, "it is not silence"
 
 
-Question = families._Question
+Question = questions.Question
 
 
 def _one_later(self: Any, value: Scalar, end: Scalar, names: Any) -> Formula | None:
-    own = families._named(end, names)
+    own = questions._named(end, names)
     return None if own is None else at_least(plus(self._sum(own), {ONE: 1}), self._sum(value))
 
 
 def _no_rank(self: Any, expr: Scalar, names: Any, value: Scalar, own: Any = Question._equal) -> Formula | None:
-    return All(()) if value == Index(name=families._on()) else own(self, expr, names, value)
+    return All(()) if value == Index(name=questions._on()) else own(self, expr, names, value)
 
 
 def _any_iteration(self: Any, *args: Any, own: Any = Question._witnesses) -> Iterator[Any]:
@@ -348,13 +348,13 @@ def _less_often(self: Any, expr: Scalar, own: Any = Question._noted) -> Scalar:
 
 
 WRONG: dict[str, tuple[object, str, Callable[..., Any] | property]] = {
-    "both sides are one tile": (families._Access, "side", property(lambda _: "reader")),
+    "both sides are one tile": (questions.Access, "side", property(lambda _: "reader")),
     "an end one element late": (Question, "_below", _one_later),
     "signals of any rank": (Question, "_equal", _no_rank),
     "branches forgotten": (Question, "_truth", lambda *_: All(())),
     "any iteration of a loop": (Question, "_witnesses", _any_iteration),
     "no element at all": (Question, "domain", _nowhere),
-    "signals in any order": (families._Place, "before", lambda *_: True),
+    "signals in any order": (questions.Place, "before", lambda *_: True),
     "copies in any order": (Families, "_in_queue", lambda *_: True),
     "kernels of any rank": (Question, "same_rank", lambda _: All(())),
     "tiles of any number": (Question, "same_tile", lambda _: All(())),

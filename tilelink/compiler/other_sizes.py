@@ -20,9 +20,10 @@ from tilelink.ir.program import Program
 from tilelink.ir.scalar import Binary, Param, Ranks, Scalar, Whole, walk
 from tilelink.ir.visitor import all_indices, stage_regions, stage_scalars
 from tilelink.lowering.bound import Bound
-from tilelink.planning.cutoff import Cutoff, Repetition, cutoff
+from tilelink.planning.cutoff import Cutoff, cutoff
 from tilelink.planning.few_ranks import MANY_RANKS
 from tilelink.planning.plan import Plan
+from tilelink.planning.repetitions import Repetition
 from tilelink.verifier.cutoff import by_small, said
 
 LARGER = 9
