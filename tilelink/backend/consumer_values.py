@@ -15,7 +15,7 @@ from tilelink.ir.mapping import Span
 from tilelink.ir.program import Dot, Read, Region, Value
 from tilelink.ir.typing import Axis
 from tilelink.lowering.prefetched import may_be_prefetched
-from tilelink.lowering.role_sizes import may_end_with_tensor
+from tilelink.lowering.role_boxes import may_end_with_tensor
 
 
 @dataclass(frozen=True, kw_only=True)

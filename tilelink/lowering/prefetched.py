@@ -9,7 +9,7 @@ from __future__ import annotations
 from tilelink.ir.program import ITEM_BYTES, Region
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.role_bodies import read_by_consumers
-from tilelink.lowering.role_sizes import may_end_with_tensor
+from tilelink.lowering.role_boxes import may_end_with_tensor
 from tilelink.lowering.role_statements import results_of
 
 TILES = 2

@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tilelink.ir.mapping import Span
 from tilelink.ir.products import contracts_rows, operand_region, products
 from tilelink.ir.program import ITEM_BYTES, Assign, Full, Notify, Read, Reduce, Region, Wait
-from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage
@@ -37,6 +35,7 @@ from tilelink.lowering.rings import (
     with_further,
     without_addends,
 )
+from tilelink.lowering.role_boxes import is_box, item_bytes, outer_size, read_reason, store_reason, unaligned, uncut
 from tilelink.lowering.role_statements import (
     addends,
     entries_of,
@@ -76,8 +75,6 @@ SPARE_REGISTERS = 26
 LOOP_SPARE_REGISTERS = 24
 """The same of a loop that carries a state, besides its products and what it multiplies: of a consumer's registers."""
 MIN_BUFFERS, MAX_BUFFERS = 2, 6
-ALIGNMENT = 16
-"""Alignment in bytes of rows of tensors (CUDA driver API, cuTensorMapEncodeTiled)."""
 PIECE_BYTES = 128
 """Bytes of a row of a piece of the results: TMA stores one such piece at a time, see cuTensorMapEncodeTiled."""
 MIN_RESULTS = 2
@@ -139,7 +136,9 @@ def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Role
     dots, targets, direct = products_of_tile(stage), results_of(stage), is_direct(bound, stage)
     by_rows = contracts_rows(dots[0])
     left, rights = operand_region(dots[0].left), [operand_region(one.right) for one in dots]
-    rows, columns, *others = (_along(bound, stage, left), *(_along(bound, stage, one, by_rows) for one in rights))
+    rows, columns, *others = (
+        outer_size(bound, stage, left), *(outer_size(bound, stage, one, by_rows) for one in rights),
+    )  # fmt: skip
     if rows is None or columns is None or any(other != columns for other in others):
         if by_rows:
             return reason_at(rights[0], "it contracts rows, and they are not all of a dimension, in whole blocks")
@@ -148,9 +147,8 @@ def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Role
         return reason
     if by_rows and bound.tensors[left.tensor].dtype not in WIDE:
         return reason_at(rights[0], "products of 8-bit floats contract the last dimension of both operands")
-    block, consumers, item, stored = (
-        bound.contraction_block(stage.name), choice.consumers, _item(bound, left), ITEM_BYTES[types_of(bound, stage)[1]]
-    )  # fmt: skip
+    block, consumers = bound.contraction_block(stage.name), choice.consumers
+    item, stored = item_bytes(bound, left), ITEM_BYTES[types_of(bound, stage)[1]]
     reason = _tile_reason(rows, columns, consumers, len(dots)) or _block_reason(block, item)
     reason = reason or _summed_reason(bound, stage, block, item)
     if reason := reason or _epilogue_reason(bound, stage, targets) or (direct and _direct_reason(bound, stage)):
@@ -242,24 +240,16 @@ def _summed_reason(bound: Bound, stage: BoundStage, block: int, item: int) -> st
         return reason_at(summed.dot, f"{text}, of at most {most}")
     rows, columns = (span.index for span in bound.tile_map(stage.name, results_of(stage)[0]).spans[-2:])
     shapes: tuple[list[str | None], ...] = ([], [rows], [columns], [rows, columns])
-    return next(filter(None, (_read_reason(bound, stage, region, shapes) for region in summed.reads)), None)
+    return next(filter(None, (read_reason(bound, stage, region, shapes) for region in summed.reads)), None)
 
 
 def _operands_reason(bound: Bound, operands: Sequence[Region], targets: Sequence[Region]) -> str | None:
     """Return why operands cannot be multiplied by groups of warps, or not be loaded or stored by TMA, or None."""
-    if reason := _unaligned(bound, (*operands, *targets)):
+    if reason := unaligned(bound, (*operands, *targets)):
         return reason
     types = {bound.tensors[region.tensor].dtype for region in operands}
     if len(types) > 1 or not types <= {*WIDE, *NARROW}:
         return f"its operands are {' and '.join(sorted(types))}, not both {' or '.join((*WIDE, *NARROW))}"
-    return None
-
-
-def _unaligned(bound: Bound, regions: Sequence[Region]) -> str | None:
-    """Return which tensor has rows that TMA can neither load nor store, or None."""
-    for region in regions:
-        if bound.tensors[region.tensor].shape[-1] * _item(bound, region) % ALIGNMENT:
-            return reason_at(region, f"rows of {region.tensor} are not multiples of {ALIGNMENT} bytes")
     return None
 
 
@@ -332,7 +322,7 @@ def _reason_without_product(bound: Bound, stage: BoundStage, widest: Roles, dtyp
     targets, tiles, piece = results_of(stage), tile_addends(bound, stage), widest.columns // widest.pieces
     if not tiles:
         return reason_at(targets[0], "it has no product, and computes with no tile")
-    if reason := _unaligned(bound, targets) or _epilogue_reason(bound, stage, targets):
+    if reason := unaligned(bound, targets) or _epilogue_reason(bound, stage, targets):
         return reason
     if widest.kept is not None:
         return "it has no product, and tiles of its kernel have loops that carry a state"
@@ -367,7 +357,7 @@ def _loadable_addends(bound: Bound, stage: BoundStage, dtype: str) -> int:
     written = writers_of(bound, bound.kernel_of[stage.name])
     if any(region.tensor in written for region in tiles):
         return 0
-    boxed = not is_cut(bound, stage) and all(_is_box(bound, stage, region, dtype) for region in tiles)
+    boxed = not is_cut(bound, stage) and all(is_box(bound, stage, region, dtype) for region in tiles)
     return len(tiles) if boxed else 0
 
 
@@ -382,26 +372,18 @@ def _written_vectors(bound: Bound, stage: BoundStage) -> bool:
     return any(bound.tensors[name].decl.space != "in" for name in vectors)
 
 
-def _is_box(bound: Bound, stage: BoundStage, region: Region, dtype: str) -> bool:
-    """True if TMA can load a tile of rows and columns of a tensor of this type. It may reach beyond the tensor."""
-    tensor, (*others, rows, columns) = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
-    tiled = rows.kind == columns.kind == "tile" and not rows.counted and not columns.counted
-    aligned = tensor.shape[-1] * ITEM_BYTES[tensor.dtype] % ALIGNMENT == 0
-    return tiled and aligned and tensor.dtype == dtype and all(span.kind == "point" for span in others)
-
-
 def _epilogue_reason(bound: Bound, stage: BoundStage, targets: Sequence[Region]) -> str | None:
     """Return why results cannot be computed or stored at some places, or None."""
     target = targets[0]
     for region in targets:
-        if reason := _stored(bound, stage, region):
+        if reason := store_reason(bound, stage, region):
             return reason
         if bound.tensors[region.tensor].dtype != bound.tensors[target.tensor].dtype:
             text = f"{region.tensor} has other elements than {target.tensor}, and both get the same results"
             return reason_at(region, text)
     made = [span.index for span in bound.tile_map(stage.name, target).spans[-2:]]
     shapes = (made, made[:1], made[1:])
-    reasons = (_read_reason(bound, stage, read.region, shapes, of_loop=False) for read in addends(stage))
+    reasons = (read_reason(bound, stage, read.region, shapes, of_loop=False) for read in addends(stage))
     return next(filter(None, reasons), None) or _broadcast_reason(bound, stage)
 
 
@@ -438,7 +420,7 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
     if isinstance(iterations, str):
         return iterations
     operands = (*found.kept, *found.streamed)
-    sizes = [(_along(bound, stage, one), bound.tile_map(stage.name, one).spans[-1].extent) for one in operands]
+    sizes = [(outer_size(bound, stage, one), bound.tile_map(stage.name, one).spans[-1].extent) for one in operands]
     (rows, depth), (block, _) = sizes[0], sizes[len(found.kept)]
     if rows is None or block is None or any(size is None for size, _ in sizes):
         return "an operand of its products is not rows of whole dimensions, one block after the other"
@@ -456,14 +438,14 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
         if size != power_of_two(size) or not COLUMNS[0] <= size <= COLUMNS[1]:
             return f"{what} are no power of two from {COLUMNS[0]} to {COLUMNS[1]}"
     for region in found.streamed:
-        if not _uncut(stage, streamed := bound.tile_map(stage.name, region).spans[-2]):
+        if not uncut(stage, streamed := bound.tile_map(stage.name, region).spans[-2]):
             return reason_at(region, f"the end of {streamed.index} cuts a tile of {region.tensor}")
     if reason := _results_reason(bound, stage, targets) or _stored_rows_reason(bound, stage, found):
         return reason
     if reason := _reads_reason(bound, stage, found):
         return reason
     ring = loop_ring(
-        buffers=choice.buffers, consumers=consumers, ahead=ahead, size=block * depth * _item(bound, found.kept[0]),
+        buffers=choice.buffers, consumers=consumers, ahead=ahead, size=block * depth * item_bytes(bound, found.kept[0]),
         order=found.order,
     )  # fmt: skip
     if (least := least_buffers(ring)) > choice.buffers:
@@ -472,7 +454,7 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
     limit = REGISTERS[consumers][0] - LOOP_SPARE_REGISTERS
     if held > limit:
         return f"its consumers hold {held} values in each thread, and {limit} fit its registers"
-    item, stored = _item(bound, found.kept[0]), _item(bound, targets[0])
+    item, stored = item_bytes(bound, found.kept[0]), item_bytes(bound, targets[0])
     vectors = [region for s in found.vectors for region in reads(s.value)]
     place, pieces = block * depth * item, max(1, depth * stored // PIECE_BYTES)
     piece = rows * depth * stored // pieces
@@ -499,7 +481,7 @@ def _loop_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles |
 def _results_reason(bound: Bound, stage: BoundStage, targets: Sequence[Region]) -> str | None:
     """Return why the results of a loop cannot be stored one after the other from the same buffers, or None."""
     for region in targets:
-        if reason := _stored(bound, stage, region, whole=True):
+        if reason := store_reason(bound, stage, region, whole=True):
             return reason
         if bound.tensors[region.tensor].dtype != bound.tensors[targets[0].tensor].dtype:
             text = f"{region.tensor} has other elements than {targets[0].tensor}, and results share buffers"
@@ -571,7 +553,7 @@ def _reads_reason(bound: Bound, stage: BoundStage, tile: Carried) -> str | None:
             text = f"before its loop it computes {statement.name}, which is no number of each {row}"
             return reason_at(statement, text)
         for region in reads(statement.value):
-            if reason := _read_reason(bound, stage, region, (*of_rows, [None])):
+            if reason := read_reason(bound, stage, region, (*of_rows, [None])):
                 return reason
         for one in values(statement.value):
             if isinstance(one, Reduce) and [axis.kind for axis in typing.type_of(one.value).axes] != ["tile", "whole"]:
@@ -581,37 +563,12 @@ def _reads_reason(bound: Bound, stage: BoundStage, tile: Carried) -> str | None:
         shapes = (*of_rows, [column], [row, column])
         of_columns = of_rows if any(value is one for one in factors) else shapes
         for region in reads(value):
-            if reason := _read_reason(bound, stage, region, of_columns):
+            if reason := read_reason(bound, stage, region, of_columns):
                 return reason
     for statement in tile.after:
         if (value := value_of(statement)) is not None and (found := reads(value)):
             text = f"after its loop it computes with {found[0].tensor}, which is no vector of an input"
             return reason_at(found[0], text)
-    return None
-
-
-def _read_reason(
-    bound: Bound, stage: BoundStage, region: Region, shapes: Sequence[list[str | None]], of_loop: bool = True
-) -> str | None:
-    """Return why consumers cannot load a region whose indices are those of one of some shapes, or None.
-
-    The index of a whole dimension is None. of_loop: True for what iterations compute with, which may be integers.
-    """
-    tensor, spans = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
-    if tensor.decl.space == "table" or tensor.packed:
-        return reason_at(region, f"it computes with {region.tensor}, which is not in memory as it is")
-    if tensor.dtype not in ("f16", "bf16", "f32", *(["i32"] if of_loop else [])):
-        return reason_at(region, f"it computes with {region.tensor}, which holds {tensor.dtype}")
-    tiled = [span for span in spans if span.kind != "point"]
-    plain = all(
-        span.kind == "whole"
-        or (span.kind == "tile" and span.gather is None and (span.counted or _ends_with_index(stage, span)))
-        for span in tiled
-    )
-    if not plain or [span.index for span in tiled] not in shapes:
-        what = "the rows or columns of its tiles, and no tile"
-        what = "the rows of its tiles or the columns of an iteration, and no tile of both" if of_loop else what
-        return reason_at(region, f"it computes with {region.tensor}, which is no vector along {what}")
     return None
 
 
@@ -655,69 +612,6 @@ def _too_large(least: int, there: int, buffers: int, place: int) -> str:
     return f"{what}: {fitting} buffers fit" if fitting >= MIN_BUFFERS else f"{what}: take smaller tiles"
 
 
-def _item(bound: Bound, region: Region) -> int:
-    return ITEM_BYTES[bound.tensors[region.tensor].dtype]
-
-
-def _along(bound: Bound, stage: BoundStage, region: Region, by_rows: bool = False) -> int | None:
-    """Return the rows of an operand's tile, or None if it is not `[points, tile of rows, :]`, or a slice of `:`.
-
-    Boxes may reach beyond the rows of the tile: what comes from there is not stored. by_rows: return the columns of
-    `[points, :, tile of columns]`, whose boxes reach beyond no contracted row, where another matrix may begin.
-    """
-    *others, rows, inner = bound.tile_map(stage.name, region).spans
-    if by_rows:
-        rows, inner = inner, rows
-        if inner.kind != "whole" or inner.extent % bound.contraction_block(stage.name):
-            return None
-    points = all(span.kind == "point" for span in others)
-    along = inner.kind == "whole" or _is_slice(stage, inner, bound.contraction_block(stage.name))
-    return rows.size if points and rows.kind == "tile" and along else None
-
-
-def _is_slice(stage: BoundStage, inner: Span, block: int) -> bool:
-    """True if a span is a slice of the whole contracted dimension, or of fixed length.
-
-    A slice consists of whole blocks, so that no block has elements of the next slice. The last slice may end beyond the
-    tensor, where TMA loads zeros.
-    """
-    if inner.kind == "block":
-        return inner.size % block == 0
-    if inner.kind != "tile" or inner.counted or inner.gather is not None:
-        return False
-    name = str(inner.index)
-    whole = inner.start == mul(Index(name=name), const(inner.size)) and stage.extents[name] == inner.extent
-    return whole and name not in stage.scalar_indices and inner.size % block == 0
-
-
-def _stored(bound: Bound, stage: BoundStage, region: Region, *, whole: bool = False) -> str | None:
-    """Return why a tile of results is no box, or None. A box may end beyond the tensor, but not beyond a tile.
-
-    whole: True for tiles of whole rows.
-    """
-    tensor = bound.tensors[region.tensor]
-    *others, rows, columns = bound.tile_map(stage.name, region).spans
-    kind = "whole" if whole else "tile"
-    if not all(span.kind == "point" for span in others) or rows.kind != "tile" or columns.kind != kind:
-        what = "whole rows" if whole else "rows and columns"
-        return reason_at(region, f"it does not store tiles of {what} of {region.tensor}")
-    if rows.counted or columns.counted:
-        reason = _cut_reason(region, rows, columns, whole=whole)
-        if reason is not None:
-            return reason
-    if not (rows.counted or _ends_with_index(stage, rows)) or not (whole or _ends_with_index(stage, columns)):
-        return reason_at(region, f"its tiles of {region.tensor} start at an offset, and the last one is cut")
-    if not whole and not _uncut(stage, columns) and stage.extents[str(columns.index)] != columns.extent:
-        return reason_at(region, f"the end of {columns.index} cuts a tile of {region.tensor}")
-    alone = tensor.buffers == 1 and all(size == 1 for size in tensor.shape[:-2])
-    with_tensor = may_end_with_tensor(stage, rows)
-    ends = alone and (with_tensor or stage.extents[str(rows.index)] == rows.extent)
-    if not rows.counted and (with_tensor or not _uncut(stage, rows)) and not ends:
-        text = f"the end of {rows.index} cuts a tile of {region.tensor}, and other rows follow it in memory"
-        return reason_at(region, text)
-    return None if tensor.dtype in ("bf16", "f16", "f32") else reason_at(region, f"it stores {tensor.dtype}")
-
-
 def _direct_reason(bound: Bound, stage: BoundStage) -> str | None:
     """Return why consumers cannot store all results of a stage in memory themselves, or None."""
     (target, *others), kernel = results_of(stage), bound.kernel_of[stage.name]
@@ -727,34 +621,3 @@ def _direct_reason(bound: Bound, stage: BoundStage) -> str | None:
     if is_cut(bound, stage):
         return reason_at(target, f"{own}, and a launch decides where its tiles end")
     return None
-
-
-def _cut_reason(region: Region, rows: Span, columns: Span, *, whole: bool) -> str | None:
-    """Return why consumers cannot store the rows of a tile that ends where a launch decides, or None."""
-    if columns.counted:
-        return f"only a launch decides where the columns of its tiles of {region.tensor} end"
-    if whole:
-        return f"only a launch decides where the rows of its tiles of {region.tensor} end, and its loop carries a state"
-    if rows.end is not None:
-        return f"its rows of {region.tensor} may end beyond the dimension"
-    return None
-
-
-def may_end_with_tensor(stage: BoundStage, span: Span) -> bool:
-    """True if a tile of an index within a tile may end with the tensor. It does not if the tensor holds whole tiles."""
-    whole = span.start == const(0) and span.size <= span.extent
-    return str(span.index) in stage.ends_with_tensor and not whole
-
-
-def _uncut(stage: BoundStage, span: Span) -> bool:
-    return stage.extents[str(span.index)] % span.size == 0
-
-
-def _ends_with_index(stage: BoundStage, span: Span) -> bool:
-    """True if the last tile, where it is cut, ends at the extent of its index.
-
-    That is so if tiles start with the dimension, or if none is cut.
-    """
-    steps = mul(Index(name=str(span.index)), const(span.size))
-    in_steps = span.start in (steps, const(0)) and stage.extents[str(span.index)] <= span.extent
-    return in_steps or _uncut(stage, span)
