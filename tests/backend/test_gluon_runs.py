@@ -124,7 +124,7 @@ schedule one for many:
     gemm on sm, tile(i=128, j=256, k=64), roles(consumers=2, buffers=4)
 """
 DOT, OTHER = "dot(h[i, :], w[j, :].T)", "dot(h[i, :], v[j, :].T)"
-BY_ROWS = "dot(h[i, :], u[:, j])"
+N_MAJOR = "dot(h[i, :], u[:, j])"
 BRANCHES = """acc = dot(x[i, :], w[j, :].T)
 if ranks > 2:
     acc = acc + 1.0
@@ -174,7 +174,7 @@ def direct() -> Bound:
 
 def cut(starts: list[int], order: str = "e, group(r, 2), j", text: str = counted.TEXT) -> tuple[Bound, Inputs]:
     inputs = counted.inputs(starts)
-    if text == counted.BY_ROWS:
+    if text == counted.N_MAJOR:
         inputs = [{**one, "w": one["w"].transpose(1, 2).contiguous()} for one in inputs]
     return counted.bound(text, order=order, on=replace(target("sm_90"), sms=4)), inputs
 
@@ -195,8 +195,8 @@ CASES = {
     "one product in flight": Case(made=lambda: form(roles="consumers=2, buffers=2, in_flight=1")),
     "three consumers": Case(made=lambda: form(i=192, M=384, roles="consumers=3, buffers=4")),
     "two products": Case(made=lambda: form(f"maximum({DOT}, 0.0) * 0.5 + {OTHER}")),
-    "rows that are contracted": Case(made=lambda: form(BY_ROWS)),
-    "rows that are contracted, ragged tiles": Case(made=lambda: form(f"{BY_ROWS} + r[i, j]", j=64, M=200, N=200, K=64)),
+    "an N-major operand": Case(made=lambda: form(N_MAJOR)),
+    "an N-major operand, ragged tiles": Case(made=lambda: form(f"{N_MAJOR} + r[i, j]", j=64, M=200, N=200, K=64)),
     "f32 results": Case(made=lambda: form(f"{DOT} + r[i, j]", dtype=" f32")),
     "a bias, and vectors of rows": Case(made=lambda: form(f"({DOT} + bias[j]) * e[i][:, None] + r[i, j]")),
     "ragged tiles": Case(made=lambda: form(f"{DOT} + bias[j] + r[i, j]", M=200, N=200, K=72)),
@@ -236,8 +236,8 @@ CASES = {
     "more addends": Case(made=lambda: added(5)),
     "8-bit floats": Case(made=lambda: narrow.bound(value=f"{narrow.SCALED} + z[i, j, 1]", buffers=2)),
     "tiles that a launch cuts": Case(made=lambda: cut([0, 100, 101, 301]), stage="product", near=2e-2),
-    "tiles that a launch cuts, of rows that are contracted": Case(
-        made=lambda: cut([0, 100, 101, 301], text=counted.BY_ROWS), stage="product", near=2e-2
+    "tiles that a launch cuts, of an N-major operand": Case(
+        made=lambda: cut([0, 100, 101, 301], text=counted.N_MAJOR), stage="product", near=2e-2
     ),
     "tiles of which a launch has some": Case(made=lambda: cut([0, 0, 256, 256], "j, e, r"), stage="product", near=2e-2),
     "scaled products of rows that a launch cuts": Case(

@@ -46,8 +46,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "three consumers": {"rows": 192, "columns": 128, "roles": "consumers=3, buffers=4"},
     "more rows": {"rows": 256, "columns": 128, "roles": "consumers=2, buffers=3"},
     "long results": {"dtype": " f32"},
-    "rows that are contracted": {"transposed": True},
-    "columns that are cut, and rows contracted": {"transposed": True, "N": 1000, "columns": 128, "more": " + z[r, j]"},
+    "an N-major operand": {"n_major": True},
+    "columns that are cut of an N-major operand": {"n_major": True, "N": 1000, "columns": 128, "more": " + z[r, j]"},
 }
 LAUNCHES = 12
 
@@ -58,9 +58,9 @@ class Case:
     def __init__(
         self, *, T: int = 4096, N: int = 1024, K: int = 512, E: int = 16, rows: int = 128, columns: int = 256,
         order: str = "e, group(r, 4), j", roles: str = "consumers=2, buffers=4", dtype: str = "", more: str = "",
-        transposed: bool = False,
+        n_major: bool = False,
     ) -> None:  # fmt: skip
-        weights, right = ("K, N", "w[e, :, j]") if transposed else ("N, K", "w[e, j, :].T")
+        weights, right = ("K, N", "w[e, :, j]") if n_major else ("N, K", "w[e, j, :].T")
         text = TEXT.format(
             rows=rows, columns=columns, order=order, roles=roles, dtype=dtype, more=more, weights=weights, right=right
         )
@@ -80,7 +80,7 @@ class Case:
         artifact = gpu_artifact(plan)
         pad = torch.full((artifact.pad_size,), ALWAYS_SET, dtype=torch.int32, device="cuda")
         given = {name: getattr(self, name) for name in ("starts", "x", "w", "bias", "z", "y")}
-        if transposed:
+        if n_major:
             given["w"] = self.w.transpose(1, 2).contiguous()
         self.kernel = Alone(artifact, given, pad, "product")
 

@@ -170,10 +170,10 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
     "a computed operand": ((WAIT, "c[i, j] = dot(exp(h[0, i, :]), b[j, :].T)", TELL), {}, "left operand"),
     "two products of rows": (
         (WAIT, f"c[i, j] = {DOT} + dot(h[0, i, :], u[0, :, j])", TELL), {"place": PLACE.replace("j=256", "j=128")},
-        "it multiplies twice, and contracts rows of a right operand",
+        "it multiplies twice, and a right operand is N-major",
     ),
     "a cut block of rows": (
-        (WAIT, "c[i, j] = dot(h[0, i, :], u[0, :, j])", TELL), {"K": 200}, "it contracts rows, .* in whole blocks"
+        (WAIT, "c[i, j] = dot(h[0, i, :], u[0, :, j])", TELL), {"K": 200}, "it is N-major, .* in whole blocks"
     ),
     "rows of a tile": ((), {"place": PLACE.replace("i=128", "i=64")}, "64 rows of a tile .* such as 128"),
     "columns of a tile": ((), {"place": PLACE.replace("j=256", "j=192")}, "192 columns of a tile are no power of two"),
@@ -291,7 +291,7 @@ def test_numbers_of_a_lowered_program_that_do_not_fit_are_refused(case: str) -> 
     ("operands: buffers 4", "operands: buffers 5", "bytes of shared memory"),
     ("operands: buffers 4", "operands: buffers 64", "a ring of 64 buffers"),
     ("results: buffers 2", "results: buffers 4", "4 buffers of results are not 2 to 2, which an SM has room for"),
-    ("pieces=4, ", "pieces=4, by_rows=1, ", "other steps or numbers than"),
+    ("pieces=4, ", "pieces=4, n_major=1, ", "other steps or numbers than"),
     ("pieces=4", "pieces=1", "other steps or numbers than"),
     ("registers=232, other_registers=40", "registers=231, other_registers=39", "other steps or numbers than"),
 ])  # fmt: skip

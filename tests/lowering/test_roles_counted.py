@@ -34,7 +34,7 @@ TEXT = """program experts(T, N, K, E):
 schedule one for experts:
     product on sm, tile(r=128, j=128, k=64), order({order}), roles(consumers=2, buffers=4)
 """
-BY_ROWS = TEXT.replace("[E, N, K]", "[E, K, N]").replace("w[e, j, :].T", "w[e, :, j]")
+N_MAJOR = TEXT.replace("[E, N, K]", "[E, K, N]").replace("w[e, j, :].T", "w[e, :, j]")
 """Experts whose weights lie the other way round, as gradients of what experts take need them."""
 SIZES = {"T": 384, "N": 256, "K": 64, "E": 3}
 
@@ -62,11 +62,11 @@ def inputs(starts: list[int]) -> list[dict[str, torch.Tensor]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("given", [TEXT, BY_ROWS])
+@pytest.mark.parametrize("given", [TEXT, N_MAJOR])
 def test_a_launch_decides_which_rows_there_are(given: str) -> None:
     made = bound(given)
     stage = made.stages["product"]
-    assert stage.roles is not None and stage.roles.cut and stage.roles.by_rows == (given == BY_ROWS)
+    assert stage.roles is not None and stage.roles.cut and stage.roles.n_major == (given == N_MAJOR)
     compact = made.kernel_of["product"].loops[0].compact
     assert compact is not None and compact.segments == 3
     verify(make_plan(made))

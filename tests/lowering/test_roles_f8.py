@@ -121,7 +121,7 @@ def test_operands_of_other_types_are_refused() -> None:
 def test_rows_are_contracted_with_16_bits_alone() -> None:
     with pytest.raises(ScheduleError, match="products of 8-bit floats contract the last dimension of both operands"):
         bound(value="dot(x[i, :], t[:, j])")
-    assert roles(bound(" bf16", value="dot(x[i, :], t[:, j])", block=64)).by_rows
+    assert roles(bound(" bf16", value="dot(x[i, :], t[:, j])", block=64)).n_major
 
 
 def test_operands_without_a_type_of_their_own_may_have_another_one() -> None:

@@ -71,10 +71,10 @@ def test_roles_are_for_the_sizes_that_they_take(program: str, schedule: str) -> 
     assert taken == {one for one in sizes if experts.fits_roles(*one)} and 0 < len(taken) < len(sizes)
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-def test_products_are_of_kernels_where_these_take_the_sizes(transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n_major", [False, True])
+def test_products_are_of_kernels_where_these_take_the_sizes(n_major: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tilelink.load("expert_rows")
-    own = module.program("transposed_products_of_rows" if transposed else "products_of_rows")
+    own = module.program("n_major_products_of_rows" if n_major else "products_of_rows")
     asked: list[str] = []
 
     def kernel(name: str) -> Any:
@@ -92,9 +92,9 @@ def test_products_are_of_kernels_where_these_take_the_sizes(transposed: bool, mo
             dims = {"E": 3, "T": T, "K": K, "N": N}
             made = compiler.bound(own, module.schedule("gpu", own), ranks=2, dims=dims, dtype="bf16", target="sm_90")
             kernels = made.stages["product"].roles is not None
-        w = torch.empty((3, K, N) if transposed else (3, N, K))
+        w = torch.empty((3, K, N) if n_major else (3, N, K))
         asked.clear()
-        torch_experts.product(torch.empty(T, K), w, SimpleNamespace(starts=None), layer, transposed=transposed)  # type: ignore[arg-type]
+        torch_experts.product(torch.empty(T, K), w, SimpleNamespace(starts=None), layer, n_major=n_major)  # type: ignore[arg-type]
         assert asked == [own.name] * kernels, (T, K, N)
         taken[kernels] = taken.get(kernels, 0) + 1
     assert min(taken.values()) >= 4 and len(taken) == 2
@@ -212,7 +212,7 @@ def test_programs_do_what_torch_does_between_products() -> None:
     same(taken["y"], torch_experts.rows_of(chosen.x, order // k, chosen, layer))
     parts = both.unflatten(1, (2, -1))
     w = torch.randn(E, H, inner)
-    for name, weights in (("products_of_rows", w.transpose(1, 2).contiguous()), ("transposed_products_of_rows", w)):
+    for name, weights in (("products_of_rows", w.transpose(1, 2).contiguous()), ("n_major_products_of_rows", w)):
         made = ran(name, {**of_rows, "K": H, "N": inner}, starts=starts, x=taken["y"], w=weights)
         same(made["y"], torch_experts.grouped(taken["y"], w, starts))
     gated = ran("gated_rows", {**of_rows, "I": inner}, starts=starts, both=parts, scale=scale)

@@ -331,9 +331,9 @@ class Loader(RoleEmitter):
 
     def _corners(self) -> dict[str, tuple[str, str]]:
         """Return operand -> names of the first row and column of its tile, "" for a column along which it contracts."""
-        addresses, operands, by_rows = self.values.addresses, self._operands, self.shared.by_rows
+        addresses, operands, n_major = self.values.addresses, self._operands, self.shared.n_major
         return {
-            what: corner(addresses, region, load=True, column=by_rows and what != LEFT)
+            what: corner(addresses, region, load=True, column=n_major and what != LEFT)
             for what, region in operands.items()
         }
 
@@ -347,7 +347,7 @@ class Loader(RoleEmitter):
         """Emit where the slice of each operand begins that is multiplied, and return what to add to it, or ""."""
         addresses, found, known = self.values.addresses, dict[str, str](), dict[str, str]()
         for what, region in self._operands.items():
-            if self.shared.by_rows and what != LEFT:
+            if self.shared.n_major and what != LEFT:
                 continue
             inner = addresses.bound.memory_map(addresses.stage.name, region).spans[-1]
             first = addresses.start(inner, LEVEL["+"]) if inner.kind in ("tile", "block") else ""
@@ -615,7 +615,7 @@ class Consumer(RoleEmitter):
                 self._zeros(acc)
             left = f"left_ring.index({position.buffer} * {self.shared.consumers} + PART)"
             right = part_of("right_ring", position.buffer, self.shared.narrow)
-            layout = {"BY_ROWS": True} if self.shared.by_rows else {}
+            layout = {"N_MAJOR": True} if self.shared.n_major else {}
             self.writer.call("roles.multiply", left, right, acc, to=acc, FIRST=first or fresh, **layout)
             if then is not None:
                 then()

@@ -73,8 +73,8 @@ class Shared:
         return self.roles.reads_early
 
     @property
-    def by_rows(self) -> bool:
-        return self.roles.by_rows
+    def n_major(self) -> bool:
+        return self.roles.n_major
 
     @property
     def dot(self) -> Dot:
@@ -93,7 +93,7 @@ class Shared:
 
     def right_shape(self, columns: Size, block: Size) -> tuple[Size, Size]:
         """Return the shape of a buffer of the right operand. block: the elements of it that are contracted."""
-        return (block, columns) if self.by_rows else (columns, block)
+        return (block, columns) if self.n_major else (columns, block)
 
     def memory_of(self, what: str, buffer: str) -> tuple[str, dict[str, str]]:
         """Return where an operand is loaded: a ring, and how consumers divide it, or a part of a buffer and {}."""

@@ -166,12 +166,12 @@ def smallest(x):
 
 
 @gluon.jit
-def multiply(left, right, acc, FIRST: gl.constexpr, BY_ROWS: gl.constexpr = False):
+def multiply(left, right, acc, FIRST: gl.constexpr, N_MAJOR: gl.constexpr = False):
     """Start acc + left @ right.T, or left @ right.T if it is the first product of a tile.
 
-    BY_ROWS: left @ right. Pass the result to `retire` before anything else.
+    N_MAJOR: left @ right, for right is [K, N]. Pass the result to `retire` before anything else.
     """
-    if not BY_ROWS:
+    if not N_MAJOR:
         right = right.permute((1, 0))
     return warpgroup_mma(left, right, acc, use_acc=not FIRST, is_async=True)
 

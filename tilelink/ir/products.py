@@ -112,8 +112,8 @@ def operand_region(operand: Value) -> Region:
     return inner.region
 
 
-def contracts_rows(dot: Dot) -> bool:
-    """True if a product contracts the rows of its right operand in memory: it takes that as it is, not transposed."""
+def is_n_major(dot: Dot) -> bool:
+    """True if the right operand of a product, [K, N], lies in memory as that: if not, it lies as [N, K], K-major."""
     return not isinstance(dot.right, Transpose)
 
 

@@ -130,8 +130,8 @@ class Roles:
     operands after it: a position has a piece of one of them. skips_repeated_waits: True if the loader leaves out a wait
     for the channel that the iteration before has waited for (lowering/channel_waits.py). reads_early: True if consumers
     load what they compute with before the signals of a tile or of an iteration have come, since nobody writes it then:
-    vectors before a loop, and what the next iteration of a sum of products scales its product with. by_rows: True if a
-    buffer of the right operand has the contracted elements one below another, as the tensor has them.
+    vectors before a loop, and what the next iteration of a sum of products scales its product with. n_major: True if
+    the right operand is [K, N] in memory and in its buffers, not [N, K].
     """
 
     consumers: int
@@ -150,7 +150,7 @@ class Roles:
     skips_repeated_waits: bool = False
     reads_early: bool = False
     numbers: Ring | None = None
-    by_rows: bool = False
+    n_major: bool = False
 
     @property
     def numbered(self) -> dict[str, int]:
@@ -178,7 +178,7 @@ def fit_together(one: Roles, other: Roles) -> bool:
     that are contracted take all of a buffer.
     """
     several = one.products != other.products and 0 not in (one.products, other.products)
-    if several or (one.by_rows and one.columns != other.columns):
+    if several or (one.n_major and one.columns != other.columns):
         return False
     return _of_any_width(one) == _of_any_width(other) and one.columns * other.pieces == other.columns * one.pieces
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tilelink.ir.products import contracts_rows, operand_region, products
+from tilelink.ir.products import is_n_major, operand_region, products
 from tilelink.ir.program import ITEM_BYTES, Assign, Full, Notify, Read, Reduce, Region, Wait
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
@@ -134,18 +134,18 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
 def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
     """Return the roles of a stage that multiplies along a whole dimension, or why its tiles do not allow them."""
     dots, targets, direct = products_of_tile(stage), results_of(stage), is_direct(bound, stage)
-    by_rows = contracts_rows(dots[0])
+    n_major = is_n_major(dots[0])
     left, rights = operand_region(dots[0].left), [operand_region(one.right) for one in dots]
     rows, columns, *others = (
-        outer_size(bound, stage, left), *(outer_size(bound, stage, one, by_rows) for one in rights),
+        outer_size(bound, stage, left), *(outer_size(bound, stage, one, n_major) for one in rights),
     )  # fmt: skip
     if rows is None or columns is None or any(other != columns for other in others):
-        if by_rows:
-            return reason_at(rights[0], "it contracts rows, and they are not all of a dimension, in whole blocks")
+        if n_major:
+            return reason_at(rights[0], "it is N-major, and its rows are not all of a dimension, in whole blocks")
         return "an operand of its product is not rows of whole dimensions, or of slices of them, block after block"
     if reason := _operands_reason(bound, (left, *rights), targets):
         return reason
-    if by_rows and bound.tensors[left.tensor].dtype not in WIDE:
+    if n_major and bound.tensors[left.tensor].dtype not in WIDE:
         return reason_at(rights[0], "products of 8-bit floats contract the last dimension of both operands")
     block, consumers = bound.contraction_block(stage.name), choice.consumers
     item, stored = item_bytes(bound, left), ITEM_BYTES[types_of(bound, stage)[1]]
@@ -195,7 +195,7 @@ def _product_roles(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Role
         addends=added,
         reads_early=_reads_early(bound, stage),
         numbers=_numbers(bound, stage, choice),
-        by_rows=by_rows,
+        n_major=n_major,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import takewhile
 
-from tilelink.ir.products import contracts_rows, products, products_of
+from tilelink.ir.products import is_n_major, products, products_of
 from tilelink.ir.program import (
     Apply,
     Assign,
@@ -96,8 +96,8 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
     for statement in middle:
         if (value := value_of(statement)) is not None and (reason := _computed(value)):
             return reason
-    if len(dots) > 1 and (other := next((dot for dot in dots if contracts_rows(dot)), None)) is not None:
-        return reason_at(other, "it multiplies twice, and contracts rows of a right operand")
+    if len(dots) > 1 and (other := next((dot for dot in dots if is_n_major(dot)), None)) is not None:
+        return reason_at(other, "it multiplies twice, and a right operand is N-major")
     operands = [(dot.left, "left") for dot in dots[:1]] + [(dot.right, "right") for dot in dots]
     return next(filter(None, (_operand_reason(*one) for one in operands)), None)
 

@@ -38,7 +38,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[..., Tensor]]]
 }
 """Activations with their gradients."""
 BLOCK_K = 64
-"""Elements that a step of a product contracts: of transposed products all steps are whole."""
+"""Elements that a step of a product contracts: of N-major weights all steps are whole."""
 QUANTISED, SCALED = torch.float8_e4m3fn, 128
 """The type of weights with scales, and the elements, along rows and columns, of which one scale is."""
 
@@ -184,13 +184,13 @@ def grouped(a: Tensor, b: Tensor, starts: Tensor) -> Tensor:
     return y
 
 
-def product(a: Tensor, w: Tensor, chosen: Chosen, layer: Layer, *, transposed: bool = False) -> Tensor:
-    """Return products [T + 1, N] of rows [T + 1, K] and weights of their experts: [E, N, K], transposed [E, K, N]."""
-    T, K, N = *a.shape, w.shape[2 if transposed else 1]
-    if has_kernels(a, layer) and fits_roles(T, N) and not N % ROW_ALIGNMENT and not (transposed and K % BLOCK_K):
-        program = kernel("transposed_products_of_rows" if transposed else "products_of_rows")
+def product(a: Tensor, w: Tensor, chosen: Chosen, layer: Layer, *, n_major: bool = False) -> Tensor:
+    """Return products [T + 1, N] of rows [T + 1, K] and weights of their experts: [E, N, K], n_major [E, K, N]."""
+    T, K, N = *a.shape, w.shape[2 if n_major else 1]
+    if has_kernels(a, layer) and fits_roles(T, N) and not N % ROW_ALIGNMENT and not (n_major and K % BLOCK_K):
+        program = kernel("n_major_products_of_rows" if n_major else "products_of_rows")
         return program(chosen.starts, a, w, group=layer.group)
-    return grouped(a, w if transposed else w.transpose(1, 2), chosen.starts)
+    return grouped(a, w if n_major else w.transpose(1, 2), chosen.starts)
 
 
 def fits_roles(T: int, N: int) -> bool:
@@ -305,7 +305,7 @@ def backward(
     starts, rows = chosen.starts, row_numbers(chosen)
     both = first_product(w13, rows, chosen, layer) if both is None else both
     given = rows_of(gather(dy, layer.group), rows, chosen, layer)
-    dplain = product(given, w2, chosen, layer, transposed=True)
+    dplain = product(given, w2, chosen, layer, n_major=True)
     weighted, dboth, dweight = gated_gradients(both, weights_of(chosen), dplain, chosen, layer)
     if wanted[3]:
         dw2 = grouped(given.t(), weighted, starts)
@@ -313,7 +313,7 @@ def backward(
     sums, of_weights = (lambda: dx), (lambda: dweights)
     if wanted[0]:
         sums = summing_over_ranks(
-            combine(product(dboth, w13, chosen, layer, transposed=True), chosen, layer), layer.group
+            combine(product(dboth, w13, chosen, layer, n_major=True), chosen, layer), layer.group
         )  # fmt: skip
     if wanted[1]:  # after the larger exchange and beside what follows, not between products, which would wait for it
         dweight[-1:].zero_()  # that of no choice
