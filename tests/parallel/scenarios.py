@@ -341,6 +341,55 @@ def spread_rows() -> None:
         parallel_to(Attention(), init_device_mesh("cpu", (1, dist.get_world_size()), mesh_dim_names=("a", "b")))
 
 
+def spread_in_parts() -> None:
+    """Checkpoints in a block are computed again over all ranks, a copy has weights of its own, and autocast holds."""
+    over, rank = mesh(), dist.get_rank()
+    x = torch.randn(BATCH, ROWS, HIDDEN, generator=torch.Generator().manual_seed(5))
+    alone = Block()
+    whole = x.clone().requires_grad_()
+    alone(whole).square().sum().backward()
+    assert whole.grad is not None
+    for reentrant in (False, True):
+        ours = deepcopy(alone)
+        inner = ours.attention
+        ours.attention = Recomputed(inner, reentrant)  # type: ignore[assignment]
+        parallel_to(ours, over)
+        mine = ops.zigzag(x, over.size(), rank, 1).requires_grad_()
+        ours(mine).square().sum().backward()
+        torch.testing.assert_close(mine.grad, ops.zigzag(whole.grad, over.size(), rank, 1), atol=1e-4, rtol=1e-4)
+    copy: Any = deepcopy(ours)
+    expected = ours(mine).detach()
+    with torch.no_grad():
+        copy.attention.one.wv.weight.mul_(2.0)
+        alone.attention.wv.weight.mul_(2.0)
+        torch.testing.assert_close(copy(mine), ops.zigzag(alone(x), over.size(), rank, 1), atol=1e-5, rtol=1e-5)
+        assert torch.equal(ours(mine), expected)
+    replaced = Attention()
+    replaced.forward = lambda x, inner=replaced.forward: 2 * inner(x)  # as tools for hooks do it
+    wanted = ops.zigzag(replaced(x), over.size(), rank, 1)
+    torch.testing.assert_close(parallel_to(parallel_to(replaced, over), over)(mine), wanted, atol=1e-5, rtol=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        own, other = torch.randn(2, 1, 2, 4, 8).unbind()
+        assert parallel_to(Attends(), over)(own, other.bfloat16()).dtype == torch.bfloat16
+        assert parallel_to(Attends(), over)(own.double(), other.double()).dtype == torch.float64
+    with pytest.raises(BindingError, match=r"torch\.nn\.MultiheadAttention attends to own rows alone"):
+        parallel_to(nn.TransformerEncoderLayer(HIDDEN, 2, batch_first=True), over).eval()(mine.detach())
+
+
+class Recomputed(nn.Module):
+    def __init__(self, one: Any, reentrant: bool) -> None:
+        super().__init__()
+        self.one, self.reentrant = one, reentrant
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return recomputed(self.one, x, use_reentrant=self.reentrant)
+
+
+class Attends(nn.Module):
+    def forward(self, q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, q, v)
+
+
 class Masked(nn.Module):
     def forward(self, q: torch.Tensor) -> torch.Tensor:
         mask = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool)

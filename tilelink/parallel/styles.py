@@ -66,11 +66,11 @@ class _Columns:
                 return _result(y, Shard(y.dim() - 1), mesh, placed)
             # Several products of one x are one sum of gradients, as with torch's style.
             x = x.to_local() if isinstance(given, Shard) else x.to_local(grad_placements=(Partial(),))
-            x, w, b = _autocast(x, w, b)
+            x, w, b = as_autocast(x, w, b)
             if not isinstance(given, Shard):
                 return _result(nn.functional.linear(x, w, b), Shard(x.dim() - 1), mesh, placed)
         else:
-            x, w, b = _autocast(x, w, b)
+            x, w, b = as_autocast(x, w, b)
         y = products.columns(x, w, b, placed.group, _dim(given, x.dim()))
         return _result(y, Shard(y.dim() - 1), mesh, placed)
 
@@ -108,7 +108,7 @@ class _Together:
 
     @staticmethod
     def _products(x: Any, layers: list[Any], dim: int | None) -> Iterator[Tensor]:
-        rows, *weights = _autocast(x.to_local(), *(_own(one.weight) for one in layers))
+        rows, *weights = as_autocast(x.to_local(), *(_own(one.weight) for one in layers))
         y = products.columns(rows, tuple(weights), None, layers[0]._placed.group, dim)
         for layer, part in zip(layers, y.split([one.shape[0] for one in weights], -1), strict=True):
             yield part if layer.bias is None else part + _own(layer.bias).to(part.dtype)
@@ -146,7 +146,7 @@ class _Rows:
             x = DTensor.from_local(x, self.weight.device_mesh, (placed.given,), run_check=False)
         if isinstance(x, DTensor):
             x = x.redistribute(placements=(last,)).to_local()
-        x, w, b = _autocast(x, _own(self.weight), _own(self.bias))
+        x, w, b = as_autocast(x, _own(self.weight), _own(self.bias))
         made = _by_rows(placed.wanted, x.dim())
         y = products.sums(x, w, b, placed.group, _dim(made, x.dim()))
         return _result(y, made, self.weight.device_mesh, placed)
@@ -167,7 +167,7 @@ class _Gated:
         if isinstance(x, DTensor):
             x = x.redistribute(placements=(made,)).to_local()
         dim = _dim(made, x.dim())
-        x, first, second, third = _autocast(x, gate.to_local(), up.to_local(), down.to_local())
+        x, first, second, third = as_autocast(x, gate.to_local(), up.to_local(), down.to_local())
         y = products.gated(x, first, second, third, ACTIVATIONS[placed.activation], placed.group, dim)
         return _result(y, made, mesh, placed)
 
@@ -188,7 +188,7 @@ class _Experts:
             one.to_local() if isinstance(one, DTensor) else one
             for one in (x, ids, weights, *(getattr(self, name) for name in self._parts))
         )
-        x, *own = _autocast(x, *own)
+        x, *own = as_autocast(x, *own)
         w13 = own[0] if len(own) == 2 else torch.cat(own[:-1], 1)
         tokens, ids, weights = (one.reshape(-1, one.shape[-1]) for one in (x, ids, weights))
         y = ops.expert_parallel(
@@ -203,13 +203,13 @@ def _own(parameter: Any) -> Any:
 
 
 @cache
-def _joined(first: type, cls: type) -> type:
+def joined(first: type, cls: type) -> type:
     """Return a class of modules with the forward of `first`, the same for equal ones: they share compiled code."""
     return type(f"{first.__name__.strip('_')}{cls.__name__}", (first, cls), {})
 
 
 def _as(first: type, module: nn.Module, placed: Placed) -> nn.Module:
-    module.__class__ = _joined(first, type(module))
+    module.__class__ = joined(first, type(module))
     module._placed = placed  # type: ignore[assignment]
     return module
 
@@ -224,13 +224,14 @@ def _result(y: Tensor, made: Placement, mesh: DeviceMesh, placed: Placed) -> Any
     return result.to_local() if placed.local else result
 
 
-def _autocast(x: Tensor, *others: Tensor | None) -> Any:
+def as_autocast(x: Tensor, *others: Tensor | None) -> Any:
     """Return the operands of a product as autocast has them."""
     device = x.device.type
     if not torch.is_autocast_enabled(device):
         return (x, *others)
     dtype = torch.get_autocast_dtype(device)
-    return tuple(None if one is None else one.to(dtype) for one in (x, *others))
+    kept = torch.float64  # which torch does not lower
+    return tuple(one if one is None or one.dtype == kept else one.to(dtype) for one in (x, *others))
 
 
 def _dim(placement: Placement, dims: int) -> int | None:
