@@ -313,6 +313,18 @@ def without_gradients() -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
+def differentiated_twice() -> None:
+    """A gradient of a gradient is refused: torch would take that of one rank's rows."""
+    over = mesh()
+    for name, (plan, spread) in PLANS.items():
+        net = planned(parallel, plan, over, name != "whole mlp")
+        x = inputs(spread, over)[0].requires_grad_()
+        y = net[0].feed_forward(x)
+        (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="differentiate twice"):
+            dx.square().sum().backward()
+
+
 def spread_rows() -> None:
     """A block whose rows are in zigzag over ranks has the losses and gradients of one process with all rows."""
     over, rank = mesh(), dist.get_rank()

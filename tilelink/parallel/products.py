@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from tilelink import ops
@@ -42,6 +43,7 @@ class _Gathered(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable  # another time products would be of one rank's rows, and say nothing
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         return _column_gradients(ctx, dy, SCATTER)
 
@@ -56,6 +58,7 @@ class _Replicated(torch.autograd.Function):
         return x @ _together(weights).t()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         return _column_gradients(ctx, dy, REDUCE)
 
@@ -87,6 +90,7 @@ class _Reduced(torch.autograd.Function):
         return _product(REDUCE, x, w, group)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, w = ctx.saved_tensors
         dx = dy @ w if ctx.needs_input_grad[0] else None
@@ -104,6 +108,7 @@ class _Scattered(torch.autograd.Function):
         return _product(SCATTER, x, w, group)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, w = ctx.saved_tensors
         dx, dy_of_all = _product(GATHER, dy.contiguous(), w.t().contiguous(), ctx.group)
@@ -119,6 +124,7 @@ class _SummedGradient(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         return ops.all_reduce(dx.contiguous(), group=ctx.group), None
 
