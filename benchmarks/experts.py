@@ -14,7 +14,8 @@ parallel layers have no counts that a host needs. Every sample has other data an
 replayed in CUDA graphs: of ours one for all routings, of NCCL one for each, as the host knows counts. Where NCCL finds
 them, and in other libraries (--beside), there is no graph. Gradients are those of all operands.
 
-With --beside NAME --folder FOLDER one other library stands beside (benchmarks/expert_libraries.py).
+With --scaled weights and tokens are in fp8 too, with scales of blocks. With --beside NAME --folder FOLDER one other
+library stands beside (benchmarks/expert_libraries.py).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ POOL = 4
 """Routings, with data of their own, that samples take in turn."""
 FEW, CHECKED = 512, 32
 """Tokens up to which launches are replayed in graphs; tokens of each rank that are compared with sums in f32."""
-ALLOWED_GRADIENT = 2e-2
+ALLOWED_GRADIENT, ALLOWED_SCALED = 2e-2, 6e-2
 POWER, HEAVY = 1.2, 0.4
 SLEEP_CYCLES = 6_000_000
 """Three milliseconds, in which the host issues what has a dozen launches, as a graph would."""
@@ -75,6 +76,7 @@ CASES = (
     *(f"{layer}/tp:8192:uniform" for layer in LAYERS if layer != "deepseek"),
 )  # fmt: skip
 ALONE, EXCHANGE, KNOWN, FOUND, OURS = "alone", "exchange", "NCCL known", "NCCL found", "ours"
+SCALED = "ours, fp8"
 DISPATCH, COMBINED = "dispatch", "combine"
 KINDS = {
     ALONE: "gemm",
@@ -84,6 +86,7 @@ KINDS = {
     KNOWN: "pair",
     FOUND: "pair",
     OURS: "ours",
+    SCALED: "ours",
 }
 GRADED, BACKWARD = ", with gradients", ", backward"
 WORK = {"": 1, GRADED: 3, BACKWARD: 2}
@@ -430,12 +433,19 @@ class Case:
         assert plan is not None
         return self._layer(self.x, self.weights, plan)
 
-    def ours(self) -> Tensor:
-        layer: Any = ops
-        operands = self.x, self.ids, self.weights, self.w13, self.w2
+    def ours(self, scaled: Sequence[Tensor] = ()) -> Tensor:
+        """scaled: weights in fp8 and their scales, instead of those in bf16."""
+        w13, w2, *scales = scaled or (self.w13, self.w2)
+        operands: Any = self.x, self.ids, self.weights, w13, w2
+        more: Any = dict(zip(("w13_scale", "w2_scale"), scales, strict=False))
         if self.divided:
-            return layer.moe(*operands)
-        return layer.expert_parallel(*operands, tokens=max(self.tokens) if len({*self.tokens}) > 1 else None)
+            return ops.moe(*operands, **more)
+        tokens = max(self.tokens) if len({*self.tokens}) > 1 else None
+        return ops.expert_parallel(*operands, tokens=tokens, **more)
+
+    def scaled(self) -> Variant:
+        (w13, of_w13), (w2, of_w2) = (expert_libraries.in_blocks(one) for one in (self.w13, self.w2))
+        return self._ours(SCALED, partial(self.ours, (w13, w2, of_w13, of_w2)), ALLOWED_SCALED)
 
     def graded(self, call: Callable[[], Tensor]) -> Tensor:
         """Run forward and backward, and return dx; gradients of weights stay in `grad`."""
@@ -534,7 +544,7 @@ class Case:
                                         expected=lambda: wanted[self.at % POOL])  # fmt: skip
 
     def variants(
-        self, graded: bool, parts: bool, beside: tuple[str, str] | None
+        self, graded: bool, parts: bool, scaled: bool, beside: tuple[str, str] | None
     ) -> Iterator[tuple[str, Callable[[], Variant]]]:
         yield ALONE, lambda: self._variant(ALONE, self.each(self.alone, self.graph), None)
         yield EXCHANGE, lambda: self._variant(EXCHANGE, self.each(self.exchange, self.graph), None)
@@ -544,7 +554,9 @@ class Case:
             yield FOUND, lambda: self._variant(FOUND, partial(self.unfused, True), lambda: self.now.checked[0])
         if beside is not None and not self.divided:
             yield beside[0], partial(self._beside, *beside)
-        yield OURS, self._ours
+        yield OURS, lambda: self._ours(OURS, self.ours, ALLOWED)
+        if scaled:
+            yield SCALED, self.scaled
         if parts and len({*self.tokens}) == 1:
             yield from self.parts()
         for of, call in ((KNOWN, self.unfused), (OURS, self.ours)) if graded and not self.graph else ():
@@ -555,27 +567,28 @@ class Case:
         settle = None if checked is None else lambda y: y[: len(checked())]
         return Variant(name=name, kind=KINDS[name], run=run, expected=checked, settle=settle)
 
-    def _ours(self) -> Variant:
+    def _ours(self, name: str, call: Callable[[], Tensor], allowed: float) -> Variant:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         before = torch.cuda.mem_get_info()[0]
-        first = self.ours()
+        first = call()
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         usual = torch.cuda.memory_allocated()
         del first
-        self.ours()
+        call()
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - usual
         torch.cuda.empty_cache()
         notes = {"peak_bytes": peak, "held_bytes": before - torch.cuda.mem_get_info()[0]}
         torch.cuda.set_sync_debug_mode("error")  # no call may wait for the GPU
         try:
-            self.ours()
+            call()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        run = captured(self.ours) if self.graph else self.ours
-        return Variant(name=OURS, kind="ours", run=run, expected=lambda: self.now.expected[False], notes=notes)
+        run = captured(call) if self.graph else call
+        return Variant(name=name, kind="ours", run=run, expected=lambda: self.now.expected[False], allowed=allowed,
+                       notes=notes)  # fmt: skip
 
     def _beside(self, name: str, folder: str) -> Variant:
         maker, allowed = expert_libraries.LIBRARIES[name]
@@ -610,7 +623,11 @@ def measured(case: Case, args: argparse.Namespace) -> dict[str, Any]:
     session = case.session
     session.watchdog.context(case.name)
     beside = (args.beside, args.folder) if args.beside else None
-    wanted = [own for own in case.variants(args.graded, args.parts, beside) if not args.only or own[0] in args.only]
+    wanted = [
+        own
+        for own in case.variants(args.graded, args.parts, args.scaled, beside)
+        if not args.only or own[0] in args.only
+    ]
     with torch.no_grad():
         built = [session.build(label, KINDS.get(label, "library"), builder) for label, builder in wanted]
         variants = [one for one in built if isinstance(one, Variant)]
@@ -648,7 +665,9 @@ def cells_of(
     rate = case["work"] * WORK[way] / mine / 1e6 if mine else None
     shares = [mine / one if mine and one else None for one in (alone, bound)] + [faster]
     memory = [
-        f"{row['held_bytes'] >> 20:,} + {row['peak_bytes'] >> 20:,}" for row in case["rows"] if "held_bytes" in row
+        f"{row['held_bytes'] >> 20:,} + {row['peak_bytes'] >> 20:,}"
+        for row in case["rows"]
+        if "held_bytes" in row and row["name"] == OURS
     ]
     times = [step.get(one + way) for one in ways]
     return [
@@ -664,7 +683,8 @@ def report(found: dict[str, Any], name: str) -> list[str]:
     names = [row["name"] for case in timed for row in case["rows"] if row["kind"] == "library"]
     libraries = list(dict.fromkeys(names))
     every = {row["name"] for case in timed for row in case["rows"]}
-    ways = (ALONE, EXCHANGE, *(one for one in (DISPATCH, COMBINED) if one in every), KNOWN, FOUND, *libraries, OURS)
+    more = {one: (one,) if one in every else () for one in (DISPATCH, COMBINED, SCALED)}
+    ways = (ALONE, EXCHANGE, *more[DISPATCH], *more[COMBINED], KNOWN, FOUND, *libraries, *more[SCALED], OURS)
     for case in timed:
         there = {row["name"] for row in case["rows"]}
         for way in (one for one in WORK if not one or OURS + one in there):
@@ -719,6 +739,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="names of ways, joined by ';'; all if it is empty")
     parser.add_argument("--graded", action="store_true", help="forward and backward too")
     parser.add_argument("--parts", action="store_true", help="dispatch alone and combine alone too")
+    parser.add_argument("--scaled", action="store_true", help="with weights and tokens in fp8 too")
     parser.add_argument("--beside", choices=tuple(expert_libraries.LIBRARIES), help="another library")
     parser.add_argument("--folder", default="", help="its unpacked wheels")
     args = parser.parse_args(argv)
