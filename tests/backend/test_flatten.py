@@ -51,7 +51,7 @@ def heads(
     return re.findall(r"for tile in tl\.range\((.*)\):", numbered(source))
 
 
-FLAT, NESTED = "num_stages=1, flatten=True", "num_stages=1"
+FLAT, NESTED = "flatten=True", "num_stages=1"
 
 
 def test_a_loop_is_flat_where_the_schedule_says_so() -> None:
