@@ -17,6 +17,7 @@ from tilelink.device import monitor
 from tilelink.errors import DeadlineError, RankError
 from tilelink.runtime.cpu.arena import Arena
 from tilelink.runtime.cpu.processes import Process, run_processes
+from tilelink.runtime.cpu.processes import parent as parent_module
 from tilelink.runtime.cpu.processes import run as run_module
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,6 +235,33 @@ def test_an_interrupt_of_the_parent_ends_everything() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_another_thread_takes_interrupts_no_fork(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mask is that of one thread, and Python's handlers run in the main thread for signals of all."""
+
+    def interrupted() -> int:
+        pid = os.fork()
+        if pid:
+            other = threading.Thread(target=signal.pthread_kill, args=(sender.ident, number))
+            other.start()
+            other.join()
+            time.sleep(0.05)  # a handler would run here
+        return pid
+
+    done = threading.Event()
+    sender = threading.Thread(target=done.wait)
+    sender.start()
+    before = signal.signal(number, signal.default_int_handler)
+    monkeypatch.setattr(parent_module, "fork", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_processes(processes_of(waits_for_ever(0)), launches=1, deadline_s=30)
+    finally:
+        signal.signal(number, before)
+        done.set()
+        sender.join()
+
+
 def test_the_parent_alone_decides_on_ctrl_c_and_handlers_are_not_inherited() -> None:
     found = Arena(128).allocate((3,), torch.int32)
 
@@ -256,6 +284,7 @@ def test_processes_die_with_their_parent() -> None:
     program = """
 import os, time
 from tilelink.runtime.cpu.processes import Process, run_processes
+from tilelink.runtime.cpu.processes import parent as parent_module
 def step(epoch):
     os.write(1, b"%d\\n" % os.getpid())
     time.sleep(60)

@@ -5,7 +5,9 @@ import os
 import pickle
 import selectors
 import signal
+import threading
 import time
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -49,6 +51,38 @@ class Child:
         return self.died if self.outcome is None else self.outcome.kind in {"failed", "deadline"}
 
 
+@contextlib.contextmanager
+def _held_back() -> Generator[set[int]]:
+    """Let signals, and Python's handlers of them, wait until this is over. Gives the mask of before."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
+    try:
+        with contextlib.ExitStack() as stack:
+            for number in _HELD_BACK if threading.current_thread() is threading.main_thread() else ():
+                stack.enter_context(_later(number))
+            yield mask
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def _later(number: signal.Signals) -> Generator[None]:
+    """Hold back what handles a signal that another thread takes: Python's handlers run in the main thread, mask or not.
+
+    In a callback of a fork an exception of theirs would be lost.
+    """
+    handler, came = signal.getsignal(number), list[int]()
+    if not callable(handler):
+        yield
+        return
+    try:
+        signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        signal.signal(number, handler)
+        if came:
+            signal.raise_signal(number)  # waits for the mask
+
+
 class Supervisor:
     """The processes of a run. When the context is left, all have ended and are reaped, whatever happened inside."""
 
@@ -61,15 +95,11 @@ class Supervisor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        # Ctrl-C must not interrupt this halfway.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
-        try:
+        with _held_back():  # Ctrl-C must not interrupt this halfway
             for one in self.children:
                 if one.ended is None:
                     one.stopped = True
                     self._end(one)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def start(self) -> None:
         """Fork all processes."""
@@ -82,19 +112,17 @@ class Supervisor:
     def _start(self, index: int, parent: int) -> None:
         read, write = os.pipe()
         os.set_blocking(read, False)
-        # A signal handler must not run between the fork and the line that stores the child.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
-        try:
-            pid = fork()
-            if pid == 0:
-                child.main(self._run, self._progress, index, pipe=write, parent=parent, mask=mask)
-            self.children.append(Child(index=index, pid=pid, pipe=read))
-        except OSError:
-            os.close(read)
-            raise
-        finally:
-            os.close(write)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        with _held_back() as mask:  # no handler runs between the fork and the line that stores the child
+            try:
+                pid = fork()
+                if pid == 0:
+                    child.main(self._run, self._progress, index, pipe=write, parent=parent, mask=mask)
+                self.children.append(Child(index=index, pid=pid, pipe=read))
+            except OSError:
+                os.close(read)
+                raise
+            finally:
+                os.close(write)
 
     def watch(self, limit_s: float | None, quiet_s: float) -> str | None:
         """Listen until every process has ended.
