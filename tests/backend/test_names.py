@@ -45,7 +45,8 @@ def used(text: str) -> set[str]:
     while tables:
         table = tables.pop()
         tables += [one for one in table.get_children() if not FAR.fullmatch(one.get_name())]
-        found |= {s.get_name() for s in table.get_symbols()}
+        # Python 3.14 evaluates annotations in functions of its own, whose parameter is called ".format".
+        found |= {s.get_name() for s in table.get_symbols() if s.get_name().isidentifier()}
     found -= set(CONSTANT.findall(text))
     return {name for name in found if not any(one.fullmatch(name) for one in (NUMBERED, FAR, ROLE))}
 

@@ -158,7 +158,8 @@ def test_notifies_together_are_one_release_of_each_thread_behind_a_barrier(targe
     assert steps(compile_source(kernel, types, values, target), "store", "barrier", "each") == [
         "store", "barrier", "each",
     ]  # fmt: skip
-    assert ptx.count("bar.sync") == 1 and len(re.findall(r"\badd\.u32 %r\d+, \[", ptx)) == 1
+    # Triton 3.9 has a barrier of its own in front of an atomic operation that releases, and no result that nobody uses.
+    assert 1 <= ptx.count("bar.sync") <= 2 and len(re.findall(r"\badd\.u32 (?:%r\d+, )?\[", ptx)) == 1
 
 
 @thorough(unless=lambda target, debug: debug == (target == "sm_90"))

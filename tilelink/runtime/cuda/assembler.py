@@ -9,7 +9,7 @@ from triton.runtime.errors import PTXASError
 
 from tilelink.errors import BindingError
 
-REASON = re.compile(r"^ptxas .*?(?:fatal|error)\s*: (?:\(C\d+\) )?(.+)", re.MULTILINE)
+REASON = re.compile(r"^ptxas\S* .*?(?:fatal|error)\s*: (?:\(C\d+\) )?(.+)", re.MULTILINE)
 
 
 @contextmanager
