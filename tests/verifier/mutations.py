@@ -34,7 +34,7 @@ from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound, with_bodies
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
-from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, Barriers, NetworkOrders, Signals
+from tilelink.lowering.events import NOTIFY, READ, SUBSTEPS, WAIT, WRITE, Accesses, Barriers, NetworkOrders, Signals
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.scheduling.schedule import Fused, IndexOrder, Schedule, Sm
 from tilelink.target import CPU, Target
@@ -360,12 +360,15 @@ def plan_mutants(case: Case, chance: random.Random, rows: int = 4) -> Iterator[M
 
 
 def with_room(plan: Plan) -> Plan:
-    """The same plan with a free position before the first event of each task, for mutants to move events to."""
+    """The same plan with room for a statement before the first one of each task, for mutants to move events to.
+
+    Statements keep their own positions: which event of a statement one is, is said by what is left of its position.
+    """
     a, s = plan.accesses, plan.signals
-    accesses = replace(a, position=a.position + 1)
-    barriers = replace(plan.barriers, position=plan.barriers.position + 1)
-    signals = replace(s, position=s.position + 1, at=s.at + 1)
-    network = replace(plan.network, position=plan.network.position + 1)
+    accesses = replace(a, position=a.position + SUBSTEPS)
+    barriers = replace(plan.barriers, position=plan.barriers.position + SUBSTEPS)
+    signals = replace(s, position=s.position + SUBSTEPS, at=s.at + SUBSTEPS)
+    network = replace(plan.network, position=plan.network.position + SUBSTEPS)
     return replace(plan, accesses=accesses, signals=signals, barriers=barriers, network=network)
 
 

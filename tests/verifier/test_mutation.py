@@ -26,7 +26,7 @@ from tests.verifier.campaign import (
     scheduled,
 )
 from tests.verifier.dynamic import check
-from tests.verifier.mutations import Case, Mutant, mutants
+from tests.verifier.mutations import Case, Mutant, mutants, with_room
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.link import strip
 from tilelink.ir.program import For, If, Notify, Program, Read, Region, Statement, Transfer, Wait
@@ -37,7 +37,7 @@ from tilelink.lowering.events import WAIT
 from tilelink.lowering.walk import executions
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.target import CPU, H200, Target
-from tilelink.verifier import RULES, rules
+from tilelink.verifier import RULES, refusals, rules
 
 HEAD = "program p(M, N):\n    x : in [M, N]\n    h : symmetric [M, N]\n    y : out [M, N]\n"
 SEND = "    comm send(i: M):\n        tile_push_data(h[i, :] @ (rank + 1), x[i, :])\n"
@@ -440,6 +440,12 @@ def test_a_program_is_left_out_only_if_the_machine_finds_fault_with_it(name: str
 def test_the_machine_waits_for_entries_that_arrive_as_words() -> None:
     (case,) = (one for one in cases("low_latency_experts") if "-words-" in one.name)
     assert check(case.plan(), range(2)) == []
+
+
+@pytest.mark.parametrize("name", ["gemm_ar_one_shot", "all_reduce_one_shot_pushed"])
+def test_room_for_mutants_of_words_is_no_mistake_itself(name: str) -> None:
+    (case, *_) = (one for one in cases(name) if "words" in one.name)
+    assert refusals(with_room(case.plan())) == []
 
 
 def test_a_campaign_goes_on_from_what_it_has_judged(tmp_path: Path) -> None:
