@@ -211,12 +211,22 @@ CONSTANT = r"(\w+)(?:: \w+\.constexpr)? = (\d+)"
 HEAD = re.compile(rf"(?<=\):\n)(?:    {CONSTANT}(?:; {CONSTANT})*\n)+")
 
 
+def unbroken(text: str) -> str:
+    """Generated source with each statement in one line, however long it is."""
+    made, depth = "", 0
+    for line in text.splitlines(keepends=True):
+        made = f"{made[:-1]} {line.lstrip()}" if depth else made + line
+        if depth or line.lstrip()[:1] != "#":
+            depth += sum((one in "([") - (one in ")]") for one in line)
+    return made
+
+
 def numbered(text: str) -> str:
     """Generated source with the numbers that its constants are, and products of them as one number.
 
-    For tests that ask what a kernel does and not how it calls it.
+    For tests that ask what a kernel does and not how it calls it. Its lines are not broken.
     """
-    return "".join(map(_numbered, re.split(r"(?m)^(?=@|def )", text)))
+    return "".join(map(_numbered, re.split(r"(?m)^(?=@|def )", unbroken(text))))
 
 
 def _numbered(function: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.backend.samples import unbroken
 from tests.compiler import library
 from tests.conftest import Golden
 from tests.tiers import one_in, thorough
@@ -96,7 +97,7 @@ def test_it_computes_the_same(case: library.Case, ranks: int, monkeypatch: pytes
 def source(number: int) -> str:
     """Return the kernels of a case in this dialect, made once for all tests of its text."""
     program, schedule = CASES[number]
-    return compiler.source(program, schedule, ranks=3, dims=library.dims(program, 3), dialect="triton_dist")
+    return unbroken(compiler.source(program, schedule, ranks=3, dims=library.dims(program, 3), dialect="triton_dist"))
 
 
 @thorough(unless=lambda number: one_in(2, NAMES[number]))

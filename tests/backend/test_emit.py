@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.backend import samples
-from tests.backend.samples import Sample, emitted, numbered
+from tests.backend.samples import Sample, emitted, numbered, unbroken
 from tests.conftest import Golden
 from tilelink.artifact import ThresholdsPointer
 from tilelink.backend.emit import emit
@@ -313,7 +313,8 @@ def test_uneven_thresholds_become_a_table() -> None:
         ThresholdsPointer(tensor="ks", kind="tile")
     ]
     assert re.search(
-        r"dl\.wait\(signals, .*, target=tl\.load\(ks_tile_thresholds \+ .*\) \* ks_generation, debug_block", result.text
+        r"dl\.wait\(signals, .*, target=tl\.load\(ks_tile_thresholds \+ .*\) \* ks_generation, debug_block",
+        unbroken(result.text),
     )
     uniform = emit(bound, {**counts, key: np.full_like(counts[key], 3)})
     assert "target=3 * ks_generation, debug_block" in uniform.text

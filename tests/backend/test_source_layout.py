@@ -1,4 +1,4 @@
-"""Generated source: no name that nothing reads, and of warps with roles lines that fit a screen."""
+"""Generated source: no name that nothing reads, and lines that fit a screen."""
 
 from __future__ import annotations
 
@@ -57,12 +57,14 @@ def test_functions_name_what_they_read_in_lines_that_fit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_kernels_without_roles_name_what_they_read(name: str) -> None:
+def test_kernels_without_roles_name_what_they_read_in_lines_that_fit(name: str) -> None:
     made = of_library(name)
-    assert unread(emit(made, make_plan(made).thresholds).text) == set()
+    text = emit(made, make_plan(made).thresholds).text
+    assert unread(text) == set()
+    assert max(len(line) for line in text.splitlines() if not line.startswith("#")) <= WIDTH
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS, *ROLES])
+@pytest.mark.parametrize("name", [*PROGRAMS, *PLAIN, *ROLES])
 def test_lines_are_broken_where_the_program_stays_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is proved is what runs: text is changed after the proof."""
     asked: list[str] = []
@@ -91,6 +93,12 @@ def test_statements_are_needed_if_something_reads_their_value_or_they_do_more() 
     text = "    a = 1\n    b = (a + 1).to(tl.int32)\n    c = take(a)\n    for d in range(4):\n        e = d\n"
     assert needed(text) == text.replace("    b = (a + 1).to(tl.int32)\n", "")
     assert used(["a", "b", "c"], "    # b\n    c = a\n") == ["a", "c"]
+
+
+def test_arguments_by_name_begin_a_line_of_a_long_call() -> None:
+    place, named = ", ".join(f"argument_{n}" for n in range(9)), "tile=tile, step=f(x=1)"
+    assert wrapped(f"    y = call({place}, {named})\n") == f"    y = call({place},\n            {named})\n"
+    assert wrapped(f"    call(a=b, {place}=c, {named})\n").startswith(f"    call(a=b, {place[:9]}")
 
 
 def test_long_lines_break_after_arguments_and_before_operators() -> None:

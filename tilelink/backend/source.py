@@ -11,6 +11,8 @@ WIDTH = 140
 """Most characters of a line, where it has a place to break."""
 HEADS = re.compile(r"(if|elif|else|for|while|with|try|except|finally|def|class)\b")
 """Words that begin a line to which all of its statements belong."""
+NAMED = re.compile(r"\w+=(?!=)")
+"""How an argument begins that is given by its name."""
 PURE = ("to", "minimum", "maximum", "program_id", "told", "load")
 """Functions and methods that only compute a value."""
 
@@ -70,15 +72,21 @@ def _parts(line: str) -> Iterator[str]:
         )  # fmt: skip
         return
     start, head, places = 0, indent, list(_breaks(body))
-    while len(head) + len(body) - start > WIDTH:
-        ahead = [one for one in places if one[0] > start]
-        fitting = [one for one in ahead if one[0] <= start + WIDTH - len(head)]
-        if not ahead:
-            break
-        place, depth, _ = max(fitting, key=lambda one: (-one[1], one[2], one[0])) if fitting else ahead[0]
-        yield f"{head}{body[start:place]}".rstrip(" " if depth else "; ")
-        start, head = place, f"{indent}        " if depth else indent
-    yield head + body[start:]
+    for end in _ends(body, places) if len(line) > WIDTH else (len(body),):
+        while len(head) + end - start > WIDTH and (ahead := [one for one in places if start < one[0] < end]):
+            fitting = [one for one in ahead if one[0] <= start + WIDTH - len(head)]
+            place, depth, _ = max(fitting, key=lambda one: (-one[1], one[2], one[0])) if fitting else ahead[0]
+            yield f"{head}{body[start:place]}".rstrip(" " if depth else "; ")
+            start, head = place, f"{indent}        " if depth else indent
+        yield f"{head}{body[start:end]}".rstrip(" ")
+        start, head = end, f"{indent}        "
+
+
+def _ends(code: str, places: list[tuple[int, int, bool]]) -> Iterator[int]:
+    """Yield where the parts of a long statement end: its arguments by place, and those by name, begin a line each."""
+    if places and min(depth for _, depth, _ in places) == 1 and not NAMED.match(code, code.index("(") + 1):
+        yield from [place for place, depth, _ in places if depth == 1 and NAMED.match(code, place)][:1]
+    yield len(code)
 
 
 def _breaks(code: str) -> Iterator[tuple[int, int, bool]]:
