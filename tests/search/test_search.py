@@ -194,6 +194,8 @@ def test_clauses_that_change_nothing_are_left_out() -> None:
     warps = plain.knobs("gemm", num_warps=8)
     assert said != warps and space.without_idle(0, said) == warps
     assert space.without_idle(0, said.buffers("xs", 1)) == warps.buffers("xs", 1)
+    few = warps.tile("gemm", i=512, j=64, k=64)
+    assert space.without_idle(0, few.order("gemm", "s", group=("i", 4))) == few, "a comment alone names its order"
     assert not space.refused
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -135,13 +135,22 @@ class Space(Points):
         self.refused["memory"] += 1
 
     def without_idle(self, number: int, schedule: Schedule) -> Schedule:
-        """Return a schedule of a program, by its number, without the clauses that change nothing of what is lowered."""
-        lowered = listing(self._bound(number, schedule))
+        """Return a schedule of a program, by its number, without the clauses that change nothing of what is lowered.
+
+        How loops over tiles are nested is lowered to the order of the tiles, and to names and comments.
+        """
+
+        def lowered(said: Schedule) -> str:
+            bound = self._bound(number, said)
+            plain = {name: replace(stage, nest=None) for name, stage in bound.stages.items()}
+            return listing(replace(bound, stages=plain))
+
+        known = lowered(schedule)
         for part in (*schedule.stages, *schedule.tensors):
             for word in (word_called(said.name) for said in part.said):
                 with suppress(TileLinkError):  # some must be said
                     less = schedule.say(part.name, word, word.default)
-                    schedule = less if listing(self._bound(number, less)) == lowered else schedule
+                    schedule = less if lowered(less) == known else schedule
         return schedule
 
     def _bound(self, number: int, schedule: Schedule) -> Bound:
