@@ -949,6 +949,8 @@ def attended_mistakes() -> None:
         ((q, k.half(), k), DtypeError, "k is torch.float16"),
         ((q, k[:, :0], k[:, :0]), ShapeError, r"k is \[1, 0, 6, 8\](?s:.*)one head of keys or more"),
         ((q[..., :0], k[..., :0], k[..., :0]), ShapeError, r"k is \[1, 2, 6, 0\]"),
+        ((q.int(), k.int(), k.int()), DtypeError, "q of attention is torch.int32"),
+        ((cast(Any, [q]), k, k), DtypeError, "q of attention is a list"),
     ):
         with pytest.raises(error, match=text):
             ops.attention(*operands, is_causal=True)
@@ -956,6 +958,20 @@ def attended_mistakes() -> None:
         ops.attention(q, k, k, schedule="nothing")
     with pytest.raises(ShapeError, match="6 rows are no 4 chunks"):
         ops.zigzag(q, 2, 0)
+
+
+def attended_alone() -> None:
+    """Ranks are told what one of them cannot call, and where one computes gradients while others go on."""
+    own, text = dist.get_rank() == 0, "rank 0 cannot make the call of attention"
+    q, k = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8)
+    for method in ("all_gather", "ulysses", "ring"):
+        with pytest.raises(ShapeError if own else RankError, match="5 rows are no two chunks" if own else text):
+            ops.attention(q, k, k, method=method, is_causal=own)
+        graded = q.clone().requires_grad_()
+        found = ops.attention(graded, k, k, method=method).sum()
+        with pytest.raises(ShapeError, match=r"rank \d calls attention with .*gradients"):
+            found.backward(retain_graph=True) if own else ops.attention(q, k, k, method=method)
+        found.backward()  # and nothing hangs
 
 
 class Cached:
@@ -1075,6 +1091,8 @@ def decoded_mistakes() -> None:
         ((q[:, None], k, v, pages, lengths[:3]), ShapeError, r"it is \[4\] or \[4, 1\]"),
         ((q, k, v, pages.long(), lengths), DtypeError, "page_table is torch.int64"),
         ((q, k, v, pages, lengths.float()), DtypeError, "cache_seqlens is torch.float32"),
+        ((q.int(), k.int(), v.int(), pages, lengths), DtypeError, "q of decode_attention is torch.int32"),
+        ((q, k, v, cast(Any, pages.tolist()), lengths), DtypeError, "page_table of decode_attention is a list"),
     ]
     for operands, error, text in cases:
         with pytest.raises(error, match=text):
@@ -1083,6 +1101,8 @@ def decoded_mistakes() -> None:
         ops.decode_attention(q.clone().requires_grad_(), k, v, pages, lengths)
     with pytest.raises(UnknownNameError, match="nothing"):
         ops.decode_attention(q, k, v, pages, lengths, schedule="nothing")
+    with pytest.raises(RankError if rank else ShapeError, match="rank 0 cannot make the call" if rank else "5 heads"):
+        ops.decode_attention(q if rank else q[:, :5], k, v, pages, lengths)
     unlike: dict[str, Any]
     for unlike in ({"scale": 1.0 + rank}, {"schedule": "unfused" if rank else None}):
         with pytest.raises(ShapeError, match="calls decode_attention with"):

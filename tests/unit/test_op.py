@@ -40,6 +40,7 @@ SCENARIOS = {
         "attended_in_f64",
         "attended_compiled",
         "attended_mistakes",
+        "attended_alone",
         "attended_without_zeros",
     ),
     "decoding": ("decoded", "decoded_mistakes"),

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_process_group_s
 
 from tilelink.errors import DeadlineError, RankError, ShapeError, TileLinkError
 from tilelink.ops import unfused
+from tilelink.ops.custom import is_direct
 from tilelink.ops.groups import OfGroups, is_capturing, refuse_capture, wait_within
 from tilelink.ops.nodes import is_one_node
 from tilelink.settings import settings
@@ -118,6 +119,17 @@ def agree(
         known.add(call)
 
 
+def refuse(op: str, members: ProcessGroup | str, x: Any, refusal: TileLinkError) -> NoReturn:
+    """Raise why this rank cannot make a call with an operand x, after the others have been told.
+
+    Raises the error alone where torch traces the call.
+    """
+    if is_direct(()):
+        device = x.device if isinstance(x, torch.Tensor) else torch.device("cpu")
+        agree(CallKind(op), members, device, refusal)
+    raise refusal
+
+
 class _Compared:
     """A function whose calls are compared each time, but for the first one, which has been."""
 
@@ -189,9 +201,9 @@ def _compare(call: CallKind, group: ProcessGroup, refusal: TileLinkError | None)
         if other != op:
             raise ShapeError(f"rank {own} calls {op}, and rank {rank} calls {other}", hint=SAME)
         if said != what:
-            sides = ([part for part in one if part not in two] for one, two in ((what, said), (said, what)))
-            mine, others = (", ".join(parts) or "without that" for parts in sides)
-            raise ShapeError(f"rank {own} calls {op} with {mine}, and rank {rank} with {others}", hint=SAME)
+            sides = ([part for part in one if part and part not in two] for one, two in ((what, said), (said, what)))
+            mine, others = (f"with {', '.join(parts)}" if parts else "without that" for parts in sides)
+            raise ShapeError(f"rank {own} calls {op} {mine}, and rank {rank} {others}", hint=SAME)
     sizes = [tuple(shape) for _, _, shape, _ in every]
     if len({*sizes}) > 1:
         of = {size: [str(rank) for rank, one in enumerate(sizes) if one == size] for size in sorted({*sizes})}

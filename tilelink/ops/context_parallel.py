@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 
-from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownNameError
+from tilelink.errors import BindingError, DtypeError, ShapeError, TileLinkError, UnknownNameError
 from tilelink.ops import torch_attention, unfused
 from tilelink.ops.calls import has_roles
-from tilelink.ops.consensus import CallKind, agree, consensus
+from tilelink.ops.consensus import CallKind, agree, consensus, refuse
 from tilelink.ops.custom import Declaration, declare_graded, is_direct, refuse_dtensors, schedule_text
 from tilelink.ops.graded_attention import FLAT, ROLES, bound_gradients, chosen, program_of
 from tilelink.ops.groups import Group, group_named, members_of, name_of, wait_for
@@ -24,7 +24,7 @@ from tilelink.ops.ring import Part, exchanged, parts, ring
 from tilelink.ops.specialization import name_of_type
 from tilelink.ops.torch_attention import edges_of, said_of
 from tilelink.ops.ulysses import ulysses
-from tilelink.ops.validate import check_tensor
+from tilelink.ops.validate import check_floating, check_tensor
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import target
@@ -89,25 +89,20 @@ def attention(
     sequence, which the host sees on a CPU, and with TILELINK_CHECK=1 on a GPU, and UnknownNameError for a schedule that
     there is not.
     """
-    if type(q) is not torch.Tensor:
-        refuse_dtensors("attention", (q, k, v, cu_seqlens))
-    _check(q, k, v, is_causal, cu_seqlens)
+    try:
+        _check(q, k, v, is_causal, cu_seqlens)
+        _check_ways(method, schedule, gradients, cu_seqlens)
+    except TileLinkError as error:
+        refuse("attention", members_of(group), q, error)
     factor: float = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    check_method(method)
     if not q.numel():
         if is_direct(()):  # else ranks that have some would wait for this one
             agree(CallKind("attention", ("no elements",), q.shape), members_of(group), q.device)
         return q + k.sum() + v.sum()  # no elements, and gradients of zeros
-    if cu_seqlens is not None and gradients not in (None, UNFUSED):
-        raise BindingError("documents have gradients by a schedule", hint="leave gradients out")
     if method != GATHER:
-        if schedule not in (None, UNFUSED) or gradients not in (None, UNFUSED):
-            raise BindingError(f"{method} has a schedule", hint=f"give none: it has no kernel, as {GATHER} has")
         name = name_of(members_of(group))
         if method == ULYSSES:
             return ulysses(q, k, v, cu_seqlens, factor, is_causal, name)
-        if cu_seqlens is not None:
-            raise BindingError("a ring has no documents", hint=f"leave method out, or take {ULYSSES!r}")
         return ring(q, k, v, factor, is_causal, name)
     gradients = UNFUSED if gradients is None and schedule == UNFUSED else gradients
     ways = schedule_text(schedule), schedule_text(gradients)
@@ -151,7 +146,20 @@ def from_zigzag(parts: list[Tensor], dim: int = 2) -> Tensor:
     return torch.cat((*first, *reversed(last)), dim)
 
 
+def _check_ways(method: str, schedule: Any, gradients: Any, documents: Tensor | None) -> None:
+    check_method(method)
+    named = [one not in (None, UNFUSED) for one in (schedule, gradients)]
+    if documents is not None and named[1]:
+        raise BindingError("documents have gradients by a schedule", hint="leave gradients out")
+    if method != GATHER and any(named):
+        raise BindingError(f"{method} has a schedule", hint=f"give none: it has no kernel, as {GATHER} has")
+    if documents is not None and method == RING:
+        raise BindingError("a ring has no documents", hint=f"leave method out, or take {ULYSSES!r}")
+
+
 def _check(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, documents: Tensor | None) -> None:
+    if type(q) is not torch.Tensor:
+        refuse_dtensors("attention", (q, k, v, documents))
     for name, one in (("q", q), ("k", k), ("v", v)):
         if type(one) is not torch.Tensor:
             check_tensor("attention", name, one)
@@ -160,6 +168,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, documents: Tensor |
         if one.dtype != q.dtype or one.device != q.device:
             what = f"{name} is {one.dtype} on {one.device}, and q {q.dtype} on {q.device}"
             raise DtypeError(what, hint="q, k and v have one dtype, and are on one device")
+    check_floating("q of attention", q.dtype)
     batch, heads, rows, depth = q.shape
     wanted = (batch, k.shape[1], rows, depth)
     if tuple(k.shape) != wanted or tuple(v.shape) != wanted:
@@ -286,6 +295,7 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of the own rows, and of the own keys and values, which all ranks see."""
     members, flat = group_named(group), (*q.shape[:2], -1, q.shape[-1])
+    agree(CallKind("attention", (q.dtype, "gradients"), q.shape), members, q.device)
     schedule = schedule or _chosen_gradients(q, documents, members)
     if schedule != UNFUSED:
         kernel = of_library(program_of(tuple(q.shape)), schedule)

@@ -9,14 +9,15 @@ import torch
 from torch.distributed import ProcessGroup
 
 from tilelink.compiler.modules import DEFAULT
-from tilelink.errors import BindingError, DtypeError, ShapeError
+from tilelink.errors import BindingError, DtypeError, ShapeError, TileLinkError
 from tilelink.ops import torch_attention, unfused
-from tilelink.ops.consensus import CallKind, agree
+from tilelink.ops.consensus import CallKind, agree, refuse
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, refuse_dtensors, schedule_text
 from tilelink.ops.groups import Group, group_named, members_of, name_of
 from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import of_library
 from tilelink.ops.sms import target_of
+from tilelink.ops.validate import check_floating, check_tensor
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
 
@@ -62,9 +63,10 @@ def decode_attention(
     there is not.
     """
     given = q, k_cache, v_cache, page_table, cache_seqlens
-    if type(q) is not torch.Tensor:
-        refuse_dtensors(PROGRAM, given)
-    _check(*given)
+    try:
+        _check(*given)
+    except TileLinkError as error:
+        refuse(PROGRAM, members_of(group), q, error)
     factor: float = q.shape[-1] ** -0.5 if scale is None else float(scale)
     batch, heads, depth = q.shape[0], q.shape[-2], q.shape[-1]
     shared = heads // k_cache.shape[2]
@@ -87,10 +89,16 @@ def decode_attention(
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, pages: Tensor, lengths: Tensor) -> None:
+    if type(q) is not torch.Tensor:
+        refuse_dtensors(PROGRAM, (q, k, v, pages, lengths))
+    for name, one in (("q", q), ("k_cache", k), ("v_cache", v), ("page_table", pages), ("cache_seqlens", lengths)):
+        if type(one) is not torch.Tensor:
+            check_tensor(PROGRAM, name, one)
     if q.dim() not in (3, 4):
         raise ShapeError(f"q is {list(q.shape)}", hint="it is [batch, heads, depth] or [batch, queries, heads, depth]")
     if is_differentiated((q, k, v)):
         raise BindingError("decode_attention has no gradients", hint="call it in torch.no_grad()")
+    check_floating(f"q of {PROGRAM}", q.dtype)
     batch, heads, depth = q.shape[0], q.shape[-2], q.shape[-1]
     if k.dim() != 4 or k.shape != v.shape or k.shape[-1] != depth:
         what = f"k_cache is {list(k.shape)} and v_cache {list(v.shape)}, next to q {list(q.shape)}"

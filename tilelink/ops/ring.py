@@ -82,6 +82,7 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients. Those of keys and values follow them round the ring, in f32, a step behind."""
     members, sums = group_named(group), torch_attention.wide(q.dtype)
+    agree(CallKind("attention", (q.dtype, "gradients", "a ring"), q.shape), members, q.device)
     dq = torch.zeros(q.shape, dtype=sums, device=q.device)
     following, pending = list[Tensor](), list[Any]()
     for source, keys, values in _steps(k, v, members):

@@ -169,6 +169,7 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of the own rows. Those of a head of keys that several ranks have are added up in f32."""
     members, batch = group_named(group), mine.shape[0]
+    agree(CallKind("attention", (do.dtype, "gradients", "by heads"), do.shape), members, do.device)
     division = _divided(heads, of_keys, members.size())
     given, made = _to_heads(do, division.results, is_causal, members), torch.empty_like(mine)
     dqueries, dkeys, dvalues = _split(made, division, members.rank())

@@ -46,6 +46,12 @@ def check_tensor(op: str, name: str, given: object) -> None:
         raise DtypeError(f"{name} of {op} is a {type(given).__name__}", hint="operands are torch tensors")
 
 
+def check_floating(name: str, dtype: torch.dtype) -> None:
+    """Raise DtypeError for what is no number to add up: an integer, a complex one, or of 8 bits."""
+    if not dtype.is_floating_point or dtype.itemsize == 1:
+        raise DtypeError(f"{name} is {dtype}", hint="give it in torch.bfloat16 or a wider floating type")
+
+
 def check_eps(op: str, eps: float) -> None:
     """Raise BindingError for what cannot be added to a mean of squares before its root is taken."""
     if not isinstance(eps, float | int) or not 0 <= eps < inf:  # pyright: ignore[reportUnnecessaryIsInstance]
