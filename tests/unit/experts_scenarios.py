@@ -219,6 +219,10 @@ def overflow() -> None:
         with pytest.raises(CapacityError, match=r"had \d+ choices in an earlier call .*capacity=5"):
             ops.check_capacity()
         ops.check_capacity()  # said once
+    x, *others = case.operands()
+    case.call(x.requires_grad_(), *others, capacity=5)
+    with pytest.raises(CapacityError), torch.no_grad():  # calls with gradients and without are of one kind
+        case.call(x, *others, capacity=5)
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experts._log, "warning", lambda text, error: said.append(text % error))
@@ -532,7 +536,8 @@ def mistakes() -> None:
         ({"w13": operands["w13"][:, :8]}, ShapeError, "w13 of expert_parallel"),
         ({"w2": operands["w2"].bfloat16()}, DtypeError, "w2 of expert_parallel is torch.bfloat16"),
         ({"ids": operands["ids"].float()}, DtypeError, "ids of expert_parallel are torch.float32"),
-        ({"weights": operands["weights"].int()}, DtypeError, "weights torch.int32"),
+        ({"weights": operands["weights"].int()}, DtypeError, "weights of expert_parallel are torch.int32"),
+        ({"x": operands["x"].to(torch.float8_e5m2)}, DtypeError, "torch.float8_e5m2"),
         ({"w2": 3}, DtypeError, "w2 of expert_parallel is a int"),
         ({"tokens": 3}, ShapeError, "has 4 rows, and tokens=3"),
         ({"capacity": 0}, BindingError, "capacity of expert_parallel is 0"),
@@ -569,6 +574,35 @@ def mistakes() -> None:
     close(ops.expert_parallel(**operands), case.plain()[0][dist.get_rank()], case.dtype)  # and nothing hangs
 
 
+def one_column() -> None:
+    """Rows or columns of one element have any strides, and choices of f64 travel as integers of 32 bits."""
+    for tokens in (1, 3):
+        chance, case = torch.Generator().manual_seed(tokens), Case(tokens=_tokens(tokens, 0))
+        x, ids, weights, w13, w2 = case.operands()
+        for columns in (1, 2):
+            given = torch.rand(columns, tokens, generator=chance).double().t()
+            for one in (given, given[:, :1].expand(tokens, columns), given[:1].expand(tokens, columns)):
+                wanted = case.call(x, ids[:, :columns], one.clone(memory_format=torch.contiguous_format), w13, w2)
+                assert torch.equal(case.call(x, ids[:, :columns], one, w13, w2), wanted)
+        doubled = torch.cat((ids, ids), 1)[:, :3], torch.cat((weights, weights), 1)[:, :3]
+        close(case.call(x, *doubled, w13, w2), case.call(x, *(one.clone() for one in doubled), w13, w2), case.dtype)
+
+
+def unlike_gradients() -> None:
+    """Ranks that need gradients of other tensors than their peers are told so, as are ranks that need none."""
+    case, own = Case(tokens=_tokens(4, 0), dtype=torch.float32), dist.get_rank() == 0
+    x, ids, weights, w13, w2 = case.operands()
+    for way in ("unfused", "moe:"):
+        with pytest.raises(ShapeError, match="nothing kept for gradients"):
+            case.call(x.clone().requires_grad_(own), ids, weights, w13, w2, schedule=way)
+    y = case.call(x.clone().requires_grad_(own), ids, weights.clone().requires_grad_(), w13, w2)
+    with pytest.raises(ShapeError, match=r"with gradients of weights(, and rank|$|\s)"):
+        y.sum().backward()
+    trained = w13.clone().requires_grad_(), w2.clone().requires_grad_(own)  # of experts alone each rank may say
+    case.call(x, ids, weights, *trained).sum().backward()
+    assert trained[0].grad is not None and (trained[1].grad is not None) == own
+
+
 def traced() -> None:
     for case in (Case(tokens=_tokens(5, 0)), Case(tokens=_tokens(5, 1), slices=True)):
         x, ids, weights, w13, w2 = case.operands()
@@ -601,7 +635,8 @@ SCENARIOS = {
     one.__name__: one
     for one in (
         results, unequal, frozen, repeated, capacity, overflow, wide_ids, spread, few, many, rows, few_rows, shared,
-        shared_few, shared_many, blocks, scaled, quantised, mistakes, scaled_mistakes, traced,
+        shared_few, shared_many, blocks, scaled, quantised, mistakes, scaled_mistakes, unlike_gradients, one_column,
+        traced,
     )
 }  # fmt: skip
 

@@ -19,8 +19,8 @@ from tilelink.errors import BindingError, CapacityError, DtypeError, ScheduleErr
 from tilelink.ops import experts, torch_experts
 
 SCENARIOS = {
-    "results": (2, ("results", "unequal", "frozen", "repeated")),
-    "checks": (2, ("capacity", "overflow", "wide_ids", "spread", "few", "many", "mistakes")),
+    "results": (2, ("results", "unequal", "frozen", "repeated", "one_column")),
+    "checks": (2, ("capacity", "overflow", "wide_ids", "spread", "few", "many", "mistakes", "unlike_gradients")),
     "compiled": (2, ("traced",)),
     "three ranks": (3, ("results", "unequal", "capacity")),
     "scales": (2, ("scaled", "quantised", "scaled_mistakes")),
@@ -32,7 +32,7 @@ SCENARIOS = {
     "an expert for all, and blocks": (2, ("shared", "shared_few", "blocks")),
     "an expert for all, as an addend": (2, ("shared_many",)),
     "an expert for all, and blocks, five ranks": (5, ("shared", "blocks")),
-    "one rank": (1, ("results", "capacity", "shared")),
+    "one rank": (1, ("results", "capacity", "shared", "one_column")),
 }
 """Numbers of ranks, and what they do."""
 

@@ -24,7 +24,7 @@ from tilelink.errors import (
 from tilelink.ops import torch_experts
 from tilelink.ops.calls import able, gpu_of, has_roles
 from tilelink.ops.choice import DEFAULTS
-from tilelink.ops.consensus import CallKind, agree, compares_each, consensus
+from tilelink.ops.consensus import CallKind, agree, compares_each, consensus, refuse
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, refuse_dtensors
 from tilelink.ops.dtensors import spread
 from tilelink.ops.groups import Group, OfGroups, group_named, is_capturing, members_of, name_of, refuse_capture, size_of
@@ -33,6 +33,7 @@ from tilelink.ops.own import of_library
 from tilelink.ops.predict import machine_of
 from tilelink.ops.specialization import name_of_type
 from tilelink.ops.torch_experts import ACTIVATIONS, Chosen, Layer, fits_roles
+from tilelink.ops.validate import check_floating
 
 _log = logging.getLogger("tilelink.ops")
 Tensor = torch.Tensor
@@ -99,8 +100,9 @@ def expert_parallel(
     replay. f16, f32 and f64 run by products for which the host waits. Unfused, weights with scales take memory for all
     of them in the type of x.
 
-    Gradients are those of the sum of all ranks' losses: of x, of the weights of choices, of w13 and w2. recompute:
-    backward takes the first product again, else [T, 2 I] of it is kept, T being the capacity.
+    Gradients are those of the sum of all ranks' losses: of x, of the weights of choices, of w13 and w2; x needs one on
+    all ranks or on none, and so do the weights of choices. recompute: backward takes the first product again, else
+    [T, 2 I] of it is kept, T being the capacity.
 
     Raises ShapeError, DtypeError and BindingError for what does not fit, on all ranks RankError or ShapeError if their
     first calls differ, CapacityError after a call with more choices than there was room for.
@@ -129,17 +131,14 @@ def _in_blocks(
     activation: str, recompute: bool, schedule: str | None,
 ) -> Tensor:  # fmt: skip
     """Return y of a call, whose tokens are taken in blocks."""
-    x, members, refusal = operands[0], members_of(group), None
+    x, members = operands[0], members_of(group)
     if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
-        refusal = BindingError(f"blocks of {op} is {blocks!r}", hint="a number from 1 on")
-    size = None if refusal else _block(operands, tokens, blocks)
-    traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
-    if isinstance(x, torch.Tensor) and (size or refusal) and not traced:
+        refuse(op, members, x, BindingError(f"blocks of {op} is {blocks!r}", hint="a number from 1 on"))
+    size = _block(operands, tokens, blocks)
+    if size and is_direct(()):
         # blocks of ranks may look alike, though there are more of them on one: all of the call is compared
         said = f"{x.shape[0]} rows" if tokens is None else f"tokens={tokens}", f"blocks={blocks}"
-        agree(CallKind(op, said), members, x.device, refusal)
-    if refusal is not None:
-        raise refusal
+        agree(CallKind(op, said), members, x.device)
     if size is None:  # also of operands that do not fit, which the call says
         return _call(op, operands, shared, group, tokens, capacity, activation, recompute, schedule)
     most = x.shape[0] if tokens is None else tokens
@@ -179,7 +178,8 @@ def _call(
         return _run(*operands, extra, *options, False, name_of(members), text)[0]
     differentiated = is_differentiated((*operands, extra))
     if differentiated and len(given) > 5:
-        raise BindingError(f"{op} with scales has no gradients", hint="call it in torch.no_grad()")
+        error = BindingError(f"{op} with scales has no gradients", hint="call it in torch.no_grad()")
+        refuse(op, members, operands[0], error)
     return _experts(*operands, extra, *options, differentiated and not recompute, name_of(members), text)[0]
 
 
@@ -202,11 +202,9 @@ def _of_shared(op: str, x: Tensor, shared: Any, activation: str, members: Proces
     elif [list(one.shape) for one in shared] != [[2 * (inner := shared[1].shape[-1:].numel()), H], [H, inner]]:
         text = " and ".join(str(list(one.shape)) for one in shared)
         refusal = ShapeError(f"shared of {op} is {text}", hint=f"it is [2 I, H] and [H, I], and x has rows of {H}")
-    if refusal is None:
-        return torch_experts.shared_expert(x, shared[0], shared[1], activation)
-    if not torch.compiler.is_compiling():
-        agree(CallKind(op), members, x.device, refusal)
-    raise refusal
+    if refusal is not None:
+        refuse(op, members, x, refusal)
+    return torch_experts.shared_expert(x, shared[0], shared[1], activation)
 
 
 # Checks ------------------------------------------------------------------------------------------------------
@@ -273,11 +271,9 @@ def _checked(
     for name in (one for one in types if one in given):
         if given[name].dtype != types[name]:
             raise DtypeError(f"{name} of {op} is {given[name].dtype}, x {x.dtype}", hint=hint)
-    if x.dtype == QUANTISED:
-        raise DtypeError(f"x of {op} is {x.dtype}", hint="tokens are quantised here: give them in torch.bfloat16")
-    if not x.dtype.is_floating_point or not weights.dtype.is_floating_point:
-        what = f"x of {op} is {x.dtype}, weights {weights.dtype}"
-        raise DtypeError(what, hint="both are of floating types")
+    check_floating(f"x of {op}", x.dtype)
+    if not weights.dtype.is_floating_point:
+        raise DtypeError(f"weights of {op} are {weights.dtype}", hint="they are of a floating type")
     if ids.dtype not in (torch.int32, torch.int64):
         raise DtypeError(f"ids of {op} are {ids.dtype}", hint="they are torch.int32 or torch.int64")
     (M, H), k, E, inner = x.shape, ids.shape[1], w13.shape[0], w2.shape[2]
@@ -413,11 +409,14 @@ _watches = OfGroups[dict[CallKind, _Watch]](lambda group: {})
 """By what is compared between ranks, which may give other numbers of tokens."""
 
 
-def _kind(operands: Any, options: Any, group: ProcessGroup, schedule: str, shared: bool = False) -> _Kind:
-    """Return the kind of a call. Raises what `expert_parallel` says. options: op, tokens, capacity, activation."""
+def _kind(operands: Any, options: Any, group: ProcessGroup, schedule: str, *said: str) -> _Kind:
+    """Return the kind of a call. Raises what `expert_parallel` says. options: op, tokens, capacity, activation.
+
+    said: what all ranks do alike beside it.
+    """
     known = _kinds.of(group)
     kinds = [(t.shape, t.dtype, t.device) if isinstance(t, torch.Tensor) else type(t) for t in operands]
-    key = (options, schedule, shared, *kinds)
+    key = (options, schedule, said, *kinds)
     if (found := known.get(key)) is not None:
         if compares_each(found.sizes.device):
             agree(found.same, group, found.sizes.device)
@@ -427,8 +426,8 @@ def _kind(operands: Any, options: Any, group: ProcessGroup, schedule: str, share
         sizes = _checked(*operands, *options, schedule=schedule)
     except TileLinkError as error:
         refusal = error
-    for_all = f"{'an' if shared else 'no'} expert for all tokens"
-    same, watches = CallKind(options[0], () if sizes is None else (*sizes.words(), for_all)), _watches.of(group)
+    words, watches = () if sizes is None else sizes.words(), _watches.of(group)
+    same = CallKind(options[0], (*words, *said))
     if same not in watches:
         refuse_capture(
             f"ranks compare their first calls of {same.op}, which a CUDA graph cannot hold",
@@ -436,8 +435,9 @@ def _kind(operands: Any, options: Any, group: ProcessGroup, schedule: str, share
         )
     agree(same, group, getattr(operands[0], "device", torch.device("cpu")), refusal)
     assert sizes is not None
-    if same not in watches:
-        watches[same] = _Watch(sizes)
+    if same not in watches:  # calls with gradients and without have one
+        shared = CallKind(options[0], words)
+        watches[same] = watches[shared] = watches.get(shared) or _Watch(sizes)
     with gpu_of(operands[0]):
         way = schedule or _chosen(sizes, operands[0], group)
     known[key] = _Kind(sizes=sizes, layer=_layer(sizes, group), way=way, watch=watches[same], same=same)
@@ -458,7 +458,8 @@ def _run(
     """
     members = group_named(group)
     operands = x, ids, weights, w13, w2, w13_scale, w2_scale
-    kind = _kind(operands, (op, tokens, capacity, activation), members, schedule, extra is not None)
+    said = f"{'no' if extra is None else 'an'} expert for all tokens", f"{'' if keep else 'nothing '}kept for gradients"
+    kind = _kind(operands, (op, tokens, capacity, activation), members, schedule, *said)
     sizes, layer = kind.sizes, kind.layer
     padded = _padded(sizes, x, ids, weights)
     kind.watch.check()
@@ -613,7 +614,9 @@ def _gradients(
     weights_of_all: Tensor, starts: Tensor, order: Tensor, place: Tensor, both: Tensor, op: str, tokens: int | None,
     capacity: int | None, activation: str, keep: bool, wanted: list[bool], group: str,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    kind = _kind((x, ids, weights, w13, w2, None, None), (op, tokens, capacity, activation), group_named(group), "")
+    operands, exchanged = (x, ids, weights, w13, w2, None, None), zip(("x", "weights"), wanted[:2], strict=True)
+    said = f"gradients of {' and '.join(name for name, one in exchanged if one) or 'experts alone'}"
+    kind = _kind(operands, (op, tokens, capacity, activation), group_named(group), "", said)
     sizes, layer = kind.sizes, kind.layer
     chosen = Chosen(of_all, weights_of_all, starts, order, place)
     if not keep:

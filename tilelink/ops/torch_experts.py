@@ -109,9 +109,10 @@ def _bounds(device: torch.device) -> tuple[Tensor, Tensor]:
 def choose(x: Tensor, ids: Tensor, weights: Tensor, experts: int, layer: Layer) -> tuple[Chosen, Tensor]:
     """Return the choices of the own experts, and of all ranks' choices how many each rank's experts have [R]."""
     k = ids.shape[1]
-    bits = weights.to(wide(x.dtype)).contiguous().view(torch.int32)
+    kind, whole = wide(x.dtype), torch.contiguous_format  # `contiguous` leaves strides as they are where a size is 1
+    bits = weights.to(kind, copy=kind == torch.float64, memory_format=whole).view(torch.int32)
     both = gather(torch.cat((narrow(ids), bits), 1), layer.group)  # one exchange of little data, not two
-    ids, weights = both[:, :k], both[:, k:].contiguous().view(wide(x.dtype))
+    ids, weights = both[:, :k], both[:, k:].clone(memory_format=whole).view(kind)
     found = by_expert(ids, experts, first=layer.first)
     room = ids.numel() if layer.capacity is None else min(layer.capacity, ids.numel())
     order = torch.nn.functional.pad(found.order[:room], (0, 1))
