@@ -958,6 +958,12 @@ def attended_mistakes() -> None:
         ops.attention(q, k, k, schedule="nothing")
     with pytest.raises(ShapeError, match="6 rows are no 4 chunks"):
         ops.zigzag(q, 2, 0)
+    for ranks, own in ((3, 3), (3, -1), (0, 0)):
+        with pytest.raises(RankError, match=f"there is no rank {own} of {ranks}"):
+            ops.zigzag(q, ranks, own)
+    for rows, text in (((3, 3), "3, 3"), ((4, 2), "4, 2"), ((), "no")):
+        with pytest.raises(ShapeError, match=f"parts have {text} rows"):
+            ops.from_zigzag([q[:, :, :one] for one in rows])
 
 
 def attended_alone() -> None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
@@ -235,8 +236,14 @@ class Alone:
 def test_ids_are_integers_and_experts_are_there() -> None:
     with pytest.raises(DtypeError, match=r"ids of experts are torch\.float32"):
         tilelink.routing.by_expert(torch.zeros(3), 2)
-    with pytest.raises(BindingError, match="sorted by 0 experts"):
-        tilelink.routing.by_expert(torch.zeros(3, dtype=torch.int32), 0)
+    ids: Any = torch.tensor([0, 2, 1])
+    for count, first, text in (
+        (0, 0, "experts of by_expert is 0"), (2.5, 0, "experts of by_expert is 2.5"), ("3", 0, "is '3'"),
+        (2**31, 0, "is 2147483648"), (3, -1, "first of by_expert is -1"), (3, 0.5, "first of by_expert is 0.5"),
+    ):  # fmt: skip
+        with pytest.raises(BindingError, match=text):
+            tilelink.routing.by_expert(ids, count, first=first)  # type: ignore[arg-type]
+    assert tilelink.routing.by_expert(ids, cast(Any, np.int64(3))).counts.tolist() == [1, 1, 1]
 
 
 def test_many_experts_are_sorted_too() -> None:

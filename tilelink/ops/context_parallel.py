@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 
-from tilelink.errors import BindingError, DtypeError, ShapeError, TileLinkError, UnknownNameError
+from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, UnknownNameError
 from tilelink.ops import torch_attention, unfused
 from tilelink.ops.calls import has_roles
 from tilelink.ops.consensus import CallKind, agree, consensus, refuse
@@ -130,8 +130,10 @@ def check_method(method: str) -> None:
 def zigzag(x: Tensor, ranks: int, rank: int, dim: int = 2) -> Tensor:
     """Return the rows of a rank of a whole sequence: chunk `rank` of 2 * ranks chunks, and as far from the end.
 
-    Raises ShapeError unless the sequence has as many whole chunks.
+    Raises ShapeError unless the sequence has as many whole chunks, RankError for a rank that there is not.
     """
+    if not 0 <= rank < ranks:
+        raise RankError(f"there is no rank {rank} of {ranks}", hint="ranks are 0, 1, ..., as of the group")
     chunks = 2 * ranks
     if x.shape[dim] % chunks:
         hint = "pad the sequence: padding at its end is seen by no row before it"
@@ -141,7 +143,13 @@ def zigzag(x: Tensor, ranks: int, rank: int, dim: int = 2) -> Tensor:
 
 
 def from_zigzag(parts: list[Tensor], dim: int = 2) -> Tensor:
-    """Return the whole sequence whose rows in zigzag these are, those of all ranks."""
+    """Return the whole sequence whose rows in zigzag these are, those of all ranks.
+
+    Raises ShapeError unless all have two chunks of as many rows.
+    """
+    if len({one.shape[dim] for one in parts}) != 1 or parts[0].shape[dim] % 2:
+        what = f"parts have {', '.join(str(one.shape[dim]) for one in parts) or 'no'} rows"
+        raise ShapeError(what, hint="give those of all ranks, in their order: each has two chunks of as many rows")
     first, last = zip(*(one.chunk(2, dim) for one in parts), strict=True)
     return torch.cat((*first, *reversed(last)), dim)
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from operator import index
+from typing import NamedTuple, SupportsIndex
 
 import torch
 
@@ -36,13 +37,14 @@ def by_expert(ids: Tensor, experts: int, *, first: int = 0) -> Routing:
     Only experts first, ..., first + experts - 1 count; -1, and what else is not among them, is no expert. The sort is
     stable, the same in every call and on every device, and the host does not wait for it.
 
-    Raises DtypeError for ids of another type, BindingError for no experts.
+    Raises DtypeError for ids of another type, BindingError for no experts, and for what is no number of them.
     """
     if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int32, torch.int64):
         kind = ids.dtype if isinstance(ids, torch.Tensor) else type(ids).__name__
         raise DtypeError(f"ids of experts are {kind}", hint="they are torch.int32 or torch.int64")
-    if experts < 1:
-        raise BindingError(f"ids are sorted by {experts} experts", hint="one or more")
+    for name, number, least in (("experts", experts, 1), ("first", first, 0)):
+        if not isinstance(number, SupportsIndex) or not least <= index(number) < 2**31:
+            raise BindingError(f"{name} of by_expert is {number!r}", hint=f"an integer from {least} on, as i32 has it")
     local = ids.flatten() - first
     kind = torch.uint8 if experts < 256 else torch.int32  # a byte is sorted in one pass
     bucket = torch.where((local >= 0) & (local < experts), local, experts).to(kind)
