@@ -298,8 +298,8 @@ class _Seen:
             sign = 1 if signal == NOTIFY else -1
             own = keys[mine], sign * at[mine], guard[mine]
             events = signal_keys, sign * s.position[rows], s.guard[rows]
-            covered = _reached(own, events, lambda access, one: for_place(one, access))
-            used = _reached(_backwards(events), _backwards(own), for_place)
+            covered = reached(own, events, lambda access, one: for_place(one, access))
+            used = reached(_backwards(events), _backwards(own), for_place)
             number = self.accesses.statement[source[mine]]
             bad |= set(number[~covered].tolist())
             self.carried |= set(number.tolist()) | set(s.statement[rows[used]].tolist())
@@ -340,7 +340,7 @@ def _backwards(rows: _Places) -> _Places:
     return rows[0], -rows[1], rows[2]
 
 
-def _reached(rows: _Places, others: _Places, matches: Callable[[int, int], bool]) -> np.ndarray:
+def reached(rows: _Places, others: _Places, matches: Callable[[int, int], bool]) -> np.ndarray:
     """Mask of the rows of which another row with the same key has a larger place, and a guard that matches its own.
 
     A guard matches itself, which is asked first and of all rows at once: mostly a signal is for just the place of an
@@ -353,13 +353,19 @@ def _reached(rows: _Places, others: _Places, matches: Callable[[int, int], bool]
     at[at == len(known)] = 0
     result = (known[at] == wanted) & (last[at] > rows[1]) if len(known) else np.zeros(len(wanted), bool)
     left = np.flatnonzero(~result)
-    some = np.isin(known // kinds, rows[0][left])
-    of_key: dict[int, list[tuple[int, int]]] = {}
-    for one, place in zip(known[some].tolist(), last[some].tolist(), strict=True):
-        of_key.setdefault(one // kinds, []).append((one % kinds, place))
+    begin, end = (np.searchsorted(known, (rows[0][left] + more) * kinds) for more in (0, 1))
     matches = cache(matches)  # many keys have the same pairs of guards
-    for row, key, place, guard in zip(left.tolist(), *(column[left].tolist() for column in rows), strict=True):
-        result[row] = any(at > place and matches(guard, other) for other, at in of_key.get(key, ()))
+    while len(left := left[begin < end]):  # the next one of its key, for all that are left
+        begin, end = (column[begin < end] for column in (begin, end))
+        pairs, own = np.unique(rows[2][left] * kinds + known[begin] % kinds, return_inverse=True)
+        later = last[begin] > rows[1][left]
+        asked = np.bincount(own[later], minlength=len(pairs)) > 0
+        fits = [
+            some and matches(*divmod(pair, kinds)) for pair, some in zip(pairs.tolist(), asked.tolist(), strict=True)
+        ]
+        found = later & np.array(fits, bool)[own]
+        result[left[found]] = True
+        left, begin, end = left[~found], begin[~found] + 1, end[~found]
     return result
 
 
