@@ -626,6 +626,19 @@ def meshes() -> None:
         ops.all_reduce(x, group=over)
 
 
+def other_meshes() -> None:
+    """A DTensor of another mesh than the layer's is refused: its rows are not those of the layer's ranks."""
+    over, both = mesh(), mesh(1, dist.get_world_size(), names=("dp", "tp"))
+    net, layer = planned(parallel, whole_mlp, over), Choice()
+    stock.parallelize_module(layer, over, parallel.Experts())
+    x = torch.ones(BATCH, ROWS, HIDDEN)
+    for other, placed in ((both, (Shard(0), Shard(1))), (both["dp"], (Shard(1),))):
+        given = DTensor.from_local(x, other, placed, run_check=False)
+        for run in (net[0].attention.wq, net[0].attention.wo, net[0].feed_forward, lambda x: layer(x, x.long(), x)):
+            with pytest.raises(BindingError, match=r"x is of DeviceMesh.*dp.*, and the layer of DeviceMesh"):
+                run(given)
+
+
 def dtensors() -> None:
     """Operators take DTensors, and have the results and gradients that torch has for the same whole tensors."""
     over = mesh()

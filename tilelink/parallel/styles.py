@@ -57,7 +57,7 @@ class _Columns:
         w, b = _own(self.weight), _own(self.bias)
         if not isinstance(x, DTensor) and _is_columns(given, x.dim()):
             x = DTensor.from_local(x, mesh, (given,), run_check=False)
-        if isinstance(x, DTensor):
+        if _is_spread(x, mesh):
             if not isinstance(x.placements[0], Shard) or _is_columns(x.placements[0], x.dim()):
                 x = x.redistribute(placements=(Replicate(),))
             given = x.placements[0]
@@ -144,7 +144,7 @@ class _Rows:
         last = Shard(x.dim() - 1)
         if not isinstance(x, DTensor) and _dim(placed.given, x.dim()) != last.dim:
             x = DTensor.from_local(x, self.weight.device_mesh, (placed.given,), run_check=False)
-        if isinstance(x, DTensor):
+        if _is_spread(x, self.weight.device_mesh):
             x = x.redistribute(placements=(last,)).to_local()
         x, w, b = as_autocast(x, _own(self.weight), _own(self.bias))
         made = _by_rows(placed.wanted, x.dim())
@@ -164,7 +164,7 @@ class _Gated:
         mesh, made = gate.device_mesh, _by_rows(placed.given, x.dim())
         if not isinstance(x, DTensor) and made != placed.given:
             x = DTensor.from_local(x, mesh, (placed.given,), run_check=False)
-        if isinstance(x, DTensor):
+        if _is_spread(x, mesh):
             x = x.redistribute(placements=(made,)).to_local()
         dim = _dim(made, x.dim())
         x, first, second, third = as_autocast(x, gate.to_local(), up.to_local(), down.to_local())
@@ -180,7 +180,8 @@ class _Experts:
     _options: dict[str, Any]
 
     def forward(self, x: Any, ids: Any, weights: Any) -> Any:
-        placed, made = self._placed, x.placements[0] if isinstance(x, DTensor) else None
+        placed, mesh = self._placed, getattr(self, self._parts[0]).device_mesh
+        made = x.placements[0] if _is_spread(x, mesh) else None
         if made is not None and (not isinstance(made, Shard) or _is_columns(made, x.dim())):
             hint = "each token is of one rank: spread them, or give a rank's own as a plain tensor"
             raise BindingError(f"tokens of experts are {made}", hint=hint)
@@ -194,8 +195,15 @@ class _Experts:
         y = ops.expert_parallel(
             tokens, ids, weights, w13, own[-1], activation=placed.activation, group=placed.group, **self._options
         ).view(x.shape)
-        mesh = getattr(self, self._parts[0]).device_mesh
         return y if made is None else DTensor.from_local(y, mesh, (made,), run_check=False)
+
+
+def _is_spread(x: Any, mesh: DeviceMesh) -> bool:
+    """True for a DTensor. Raises BindingError for one of another mesh, whose rows others would take for their own."""
+    if isinstance(x, DTensor) and x.device_mesh != mesh:
+        hint = "redistribute x, or give to_local()"
+        raise BindingError(f"x is of {x.device_mesh}, and the layer of {mesh}", hint=hint)
+    return isinstance(x, DTensor)
 
 
 def _own(parameter: Any) -> Any:
