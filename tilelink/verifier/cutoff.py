@@ -2,9 +2,18 @@
 
 All rules of `BY_CUTOFF` but three are asked of the plan of the small program, in which each tile on SMs is a program
 of its own, so that no order of tiles in a program is a reason. What they prove of it is true of the whole program by
-the theorem that is stated there. Where they refuse the small program, or something below does not hold, nothing is
-said: the whole program is planned and asked. So it is where `RULES` has another rule: it may look at more than two
-events, or at counts.
+the theorem that is stated there. Where they refuse the small program, or something below does not hold, the whole
+program is planned and asked. So it is where `RULES` has another rule: it may look at more than two events, or at
+counts.
+
+What the rules of `OF_EVENTS` refuse of blocks on all ranks is refused of the whole program, which is not planned: they
+ask whether there is an event for another one, and not for orders, for which the programs of the whole one may be a
+reason. Let an event of the whole program be the one that is missed in the small one. A falling map takes its blocks to
+those of the small program, and keeps the order of those that the two events have: there are `kept` or fewer. Then the
+small program has its image, which is what the rule has missed.
+
+What other rules refuse of them is refused of a whole program of many events (`MAX_EVENTS`), too: the order of tiles in
+its programs may be a reason, but is not looked at.
 
 * *Order of reads.* What families show of two statements, they show of the whole program, which they are asked of.
 * *Threads.* Two accesses of one program to an element, in different tiles, are in order by signals, so the later one
@@ -27,7 +36,7 @@ What is asked of the small program alone, `SmallProof`, is true of all programs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -35,7 +44,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.errors import TileLinkError
+from tilelink.errors import TileLinkError, VerificationError
 from tilelink.ir.program import Wait
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.columns import Ints
@@ -54,6 +63,11 @@ from tilelink.verifier.tiles import of_events, of_program
 from tilelink.verifier.turns import ends, waits_at_places, waits_in_turn
 
 OF_WHOLE = {"tiles", "progress"}
+OF_EVENTS = ("coverage", "words", "accounting")
+"""Rules whose refusals of a small program are some of the whole one."""
+MAX_EVENTS = 1 << 19
+"""Accesses and signals of a whole program that is planned where the small one is refused, at most: as many take
+seconds, and more may take minutes and gigabytes."""
 MANY = 1 << 14
 """Executions of statements from which on it pays to look for a small program."""
 
@@ -100,7 +114,10 @@ def safe_plan(
 def by_small(
     part: Cutoff, tables: Mapping[str, NDArray[Any]] | None = None, prove: Proving | None = None
 ) -> Plan | None:
-    """Return the plan of a whole program that the small one proves safe; None if it does not. prove: as above."""
+    """Return the plan of a whole program that the small one proves safe; None if it does not. prove: as above.
+
+    Raises VerificationError as `small_proof` does.
+    """
     if any(BY_CUTOFF.get(name) is not rule for name, rule in RULES.items()):
         return None
     known = (prove or small_proof)(part, tables)
@@ -119,7 +136,10 @@ def by_small(
 def small_proof(
     part: Cutoff, tables: Mapping[str, NDArray[Any]] | None = None
 ) -> tuple[SmallProof, Plan | None] | None:
-    """Return what is proved of the small program of a whole one; None if it is not safe, or not known to be."""
+    """Return what is proved of the small program of a whole one; None if it is not safe, or not known to be.
+
+    Raises VerificationError if what refuses it refuses the whole program.
+    """
     try:
         plan = part.plan(tables)
     except TileLinkError:
@@ -128,7 +148,11 @@ def small_proof(
         return None
     counts = part.counts(plan)
     alike = part.thresholds(counts) is not None and all(one.holds(plan) for one in part.repetitions)
-    if not alike or not proved(part, plan):
+    if not alike:
+        return None
+    if not proved(part, plan):
+        if (refused := _refused(part, plan)) is not None:
+            raise refused
         return None
     engines = [kernel for kernel in plan.bound.kernels if kernel.on_copy_engine]
     found = SmallProof(
@@ -138,6 +162,27 @@ def small_proof(
         counts=counts,
     )
     return found, plan
+
+
+def _refused(part: Cutoff, plan: Plan) -> VerificationError | None:
+    """Return the refusal of a small program that is one of the whole program; None if there is none."""
+    if part.ranks is not None or part.rotation is not None:
+        return None  # of the other ranks nothing is there
+    found = next(_refusals(part, plan, OF_EVENTS), None)
+    said = f"{part.standing} stand for all"
+    events = (len(plan.accesses.task) + len(plan.signals.task)) * executions(part.whole) // part.executions
+    if found is None and events > MAX_EVENTS:
+        found = next(_refusals(part, plan, RULES.keys() - OF_WHOLE), None)
+        said += f"; what its programs have in order is asked of {MAX_EVENTS:,} events, and there are about {events:,}"
+    if found is not None:
+        found.hint = f"{found.hint} ({said})"
+    return found
+
+
+def _refusals(part: Cutoff, plan: Plan, names: Collection[str]) -> Iterator[VerificationError]:
+    """Yield the refusals of a small program by some rules."""
+    order = Orders(plan, replace(part.whole, kernels=plan.bound.kernels))
+    return chain.from_iterable(rule(plan, order) for name, rule in RULES.items() if name in names)
 
 
 def said(part: Cutoff) -> tuple[str, str]:
@@ -203,12 +248,8 @@ def proved(part: Cutoff, plan: Plan) -> bool:
         or not _ends(part, plan)
     ):
         return False
-    order = Orders(plan, replace(part.whole, kernels=plan.bound.kernels))
     copies = None if part.rotation is None else part.rotation.copies(plan)
-    refused = chain(
-        of_events(plan, copies), *(rule(plan, order) for name, rule in RULES.items() if name not in OF_WHOLE)
-    )
-    return next(refused, None) is None
+    return next(chain(of_events(plan, copies), _refusals(part, plan, RULES.keys() - OF_WHOLE)), None) is None
 
 
 def _ends(part: Cutoff, plan: Plan) -> bool:
