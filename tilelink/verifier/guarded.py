@@ -25,12 +25,13 @@ def guard_of(plan: Plan, row: int) -> Guard:
 
 def within_parts(plan: Plan, rows: Ints, hi: Ints) -> Ints:
     """Return the ends of accesses, [rows, dims], without elements that no launch has in the parts that they name."""
-    ends = hi.copy()
-    for at in np.flatnonzero(plan.accesses.guard[rows] > 0).tolist():
-        for part in guard_of(plan, int(rows[at])):
+    numbers, own = np.unique(plan.accesses.guard[rows], return_inverse=True)
+    most = np.full((len(numbers), hi.shape[1]), np.iinfo(np.int64).max)
+    for at, number in enumerate(numbers.tolist()):
+        for part in plan.guards.of(number):
             if isinstance(part, Ended):
-                ends[at, part.dim] = min(ends[at, part.dim], max(0, plan.guards.bounds.of(part.stop)[1]))
-    return ends
+                most[at, part.dim] = min(most[at, part.dim], max(0, plan.guards.bounds.of(part.stop)[1]))
+    return np.minimum(hi, most[own])
 
 
 def stop_of(plan: Plan, row: int, tensor: BoundTensor, dim: int, end: Scalar) -> Scalar:

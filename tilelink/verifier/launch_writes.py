@@ -25,7 +25,7 @@ from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Store, Transfer
 from tilelink.ir.scalar import Coordinate, Int, Lookup, walk
 from tilelink.lowering.bound import BoundTensor
-from tilelink.lowering.columns import Ints
+from tilelink.lowering.columns import Ints, distinct_rows
 from tilelink.lowering.events import READ, WRITE
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Cells
@@ -129,13 +129,23 @@ def _chosen_right(plan: Plan, tensor: BoundTensor, row: int) -> bool:
 
 
 def _decided_writes(plan: Plan, kind: type[Decided]) -> Iterator[tuple[BoundTensor, int, Decided]]:
-    """Yield (output, write, part of its guard) for the parts of a kind, of outputs that are written in their order."""
+    """Yield (output, write, part of its guard) for the parts of a kind, of outputs that are written in their order.
+
+    Of writes on one rank of which a launch decides the same, the first one stands for all: of one box, if what is asked
+    depends on that.
+    """
     a = plan.accesses
     placed = placed_tensors(plan)
     for tensor in plan.bound.tensors.values():
         if tensor.decl.space != "out" or tensor.name in placed:
             continue
-        for row in np.flatnonzero((a.tensor == tensor.number) & (a.kind == WRITE) & (a.guard > 0)).tolist():
+        rows = np.flatnonzero((a.tensor == tensor.number) & (a.kind == WRITE) & (a.guard > 0))
+        if not len(rows):
+            continue
+        named = {e.dim for end in tensor.decl.defined if end for e in walk(end) if isinstance(e, Coordinate)}
+        dims = range(len(tensor.shape)) if kind is Chosen else sorted(named)
+        box = [side[rows, dim] for dim in dims for side in (a.lo, a.hi)]
+        for row in np.sort(rows[distinct_rows([a.guard[rows], a.peer[rows], *box])[0]]).tolist():
             yield from ((tensor, row, part) for part in guard_of(plan, row) if isinstance(part, kind))
 
 
