@@ -372,3 +372,13 @@ def test_few_ranks_of_many_are_planned() -> None:
     ring = module.program("ag_gemm_ring")
     bound = compiler.bound(ring, None, ranks=16, dims={"Ms": 80, "N": 96, "K": 48})
     assert few.few_ranks(bound) is None, "which rank is the next one is not kept"
+
+
+def test_few_ranks_are_taken_where_they_are_half_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    local = tilelink.load("tilelink/programs/add_norm.tl").program("add_norm")
+    gathered = tilelink.load("tilelink/programs/ag_gemm.tl").program("ag_gemm")
+    sizes = {"M": 8, "N": 8, "eps": 1e-5}
+    assert is_alike(compiler.bound(local, None, ranks=8, dims=sizes)), "3 stand for all"
+    assert not is_alike(compiler.bound(local, None, ranks=5, dims=sizes))
+    assert not is_alike(compiler.bound(gathered, None, ranks=8, dims={"Ms": 8, "N": 8, "K": 8})), "5 stand for all"

@@ -218,7 +218,9 @@ def cutoff(bound: Bound) -> Cutoff | None:
         return None  # the network orders other things than accesses
     if any(kernel.steps > 1 for kernel in bound.kernels):
         return None  # tiles of a step are counted, and a kernel has no one order of whole loops
-    ranks = few_ranks(bound) if bound.ranks >= MANY_RANKS else None
+    ranks = few_ranks(bound)
+    if ranks is not None and bound.ranks < min(MANY_RANKS, 2 * ranks.small.ranks):
+        ranks = None
     own = bound if ranks is None else ranks.small
     turned = ranks is None and bound.ranks >= MANY_RANKS and rotation(bound) is not None
     tiles = (stage.total * (1 if turned and not differs_by_rank(stage) else own.ranks) for stage in own.stages.values())

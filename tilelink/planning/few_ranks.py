@@ -68,7 +68,7 @@ from tilelink.lowering.places import partial
 from tilelink.planning.plan import Plan
 
 MANY_RANKS = 16
-"""Ranks from which on it pays to look for few that stand for all."""
+"""Ranks from which on it pays to look for few that stand for all; of fewer, where these are half of them at most."""
 Under = tuple[Scalar, bool]
 """A condition, and whether it is to hold."""
 OWN = ""
