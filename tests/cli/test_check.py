@@ -479,13 +479,13 @@ def test_no_launch_is_drawn_that_takes_longer_than_its_proof(monkeypatch: pytest
 
 
 def test_ranks_that_do_as_one_are_no_number_of_blocks() -> None:
-    """Of few blocks it is said that they stand for any number of them, and of a rank that others do as it does."""
+    """Of few blocks it is said that they represent any number of them, and of a rank that others do as it does."""
     ring, turned = ("ag_gemm", "-p", "ag_gemm_ring", "-s", "default", "-n", "512"), "each of 512 ranks does as rank 0"
     few = "2 of 64 blocks of 128 i of gemm"
     for rows, ends, held in (
         ("Ms=64", turned, {"rotation": turned, "few": ""}),
-        ("Ms=8192", f"{turned}; {few} stand for any number of them", {"rotation": turned, "few": few}),
+        ("Ms=8192", f"{turned}; {few} represent any number of them", {"rotation": turned, "few": few}),
     ):
         sizes = ("--set", rows, "N=96", "K=48")
         assert f"  default: {ends}\n" in check(*ring, *sizes).stdout
-        assert json.loads(check(*ring, *sizes, "--json").stdout)["programs"][0]["blocks"] == {"default": held}
+        assert json.loads(check(*ring, *sizes, "--json").stdout)["programs"][0]["representatives"] == {"default": held}

@@ -73,7 +73,7 @@ def same(one: Plan, other: Plan) -> bool:
     columns = (one.accesses, other.accesses), (one.signals, other.signals)
     alike &= all(np.array_equal(vars(a)[name], vars(b)[name]) for a, b in columns for name in vars(a))
     alike &= np.array_equal(one.overtaking, other.overtaking) and np.array_equal(one.worker, other.worker)
-    return alike and listing(one.bound) == listing(other.bound) and one.stands_for_all == other.stands_for_all
+    return alike and listing(one.bound) == listing(other.bound) and one.representatives == other.representatives
 
 
 def of(kept: Path, kind: str = "proof") -> int:
@@ -222,12 +222,12 @@ def test_of_many_counters_that_few_ranks_prove_their_proof_alone_is_kept(
     module = tilelink.load("tilelink/programs/all_gather.tl")
     program, sizes = module.program("all_gather_kept"), {"Ms": 8, "K": 16}
     first, names = asked(compiler.bound(program, None, ranks=300, dims=sizes))
-    assert str(first.stands_for_all) == "5 of 300 ranks" and not names and (of(kept), of(kept, "blocks")) == (0, 1)
+    assert str(first.representatives) == "5 of 300 ranks" and not names and (of(kept), of(kept, "blocks")) == (0, 1)
     monkeypatch.setattr("tilelink.verifier.cutoff.proved", lambda *_: pytest.fail("it was asked again"))
     again, _ = asked(compiler.bound(program, None, ranks=300, dims=sizes))
     more, _ = asked(compiler.bound(program, None, ranks=400, dims=sizes))
     assert all(np.array_equal(first.thresholds[key], again.thresholds[key]) for key in first.thresholds)
-    assert str(more.stands_for_all) == "5 of 400 ranks" and of(kept, "blocks") == 1
+    assert str(more.representatives) == "5 of 400 ranks" and of(kept, "blocks") == 1
 
 
 def test_a_size_that_an_entry_is_below_is_part_of_what_is_said() -> None:
@@ -248,9 +248,9 @@ def test_whether_all_programs_are_resident_is_asked_of_each_size(kept: Path) -> 
     asked(on_each(8192, 1))
     assert of(kept, "blocks") == 1
     found, _ = asked(on_each(16384, 1))
-    assert found.stands_for_all
+    assert found.representatives
     found, rules = asked(on_each(16384, 40))
-    assert rules and not found.stands_for_all
+    assert rules and not found.representatives
 
 
 def test_a_folder_that_cannot_be_written_keeps_nothing_and_refuses_nothing() -> None:

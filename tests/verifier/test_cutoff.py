@@ -698,7 +698,7 @@ def test_what_is_proved_of_mutants_with_words_is_true(name: str) -> None:
 
 def test_tiles_may_be_pieces_of_the_parts_that_stand_for_all() -> None:
     part = cutoff(pieces().plan.bound)
-    assert part is not None and "2 of 8 parts of 2 i" in part.standing.few
+    assert part is not None and "2 of 8 parts of 2 i" in part.representatives.few
 
 
 def test_of_segments_whose_places_are_known_by_others_all_tiles_are_asked() -> None:
@@ -732,7 +732,7 @@ def test_a_plan_of_many_tiles_is_made_when_it_is_asked_for(monkeypatch: pytest.M
     assert made == [few] and isinstance(plan, LaterPlan)
     assert len(plan.accesses.task) == len(whole.accesses.task) and made == [few, total]
     assert all(np.array_equal(plan.thresholds[key], found) for key, found in whole.thresholds.items())
-    assert replace(plan, boxes=()).representative.tasks == plan.tasks
+    assert replace(plan, boxes=()).small.tasks == plan.tasks
 
 
 def test_columns_for_which_there_was_no_memory_can_be_asked_for_again() -> None:

@@ -354,7 +354,7 @@ def test_numbers_of_ranks_that_are_named_have_the_same_proof(first: str, held: b
         return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims={"M": 4096})
 
     plan = safe_plan(bound_on(16))
-    assert plan.stands_for_all
+    assert plan.representatives
     assert isinstance(other_ranks(plan, bound_on), Multiples) is held, "it is another rank on 17"
 
 
@@ -363,7 +363,7 @@ def test_few_ranks_of_many_are_planned() -> None:
     program = module.program("ag_gemm")
     for schedule in (None, *module.schedules_of(program)):
         plan = compiler.plan(program, schedule, ranks=512, dims={"Ms": 80, "N": 96, "K": 48})
-        assert str(plan.stands_for_all) == "5 of 512 ranks" and plan.representative.bound.ranks == 5
+        assert str(plan.representatives) == "5 of 512 ranks" and plan.small.bound.ranks == 5
     large = {"Ms": 8192, "N": 96, "K": 48}
     assert compiler.plan(program, None, ranks=512, dims=large).tasks > MAX_TILES, "more than a plan holds"
     with pytest.raises(ScheduleError, match="tiles on each of 512 ranks"):

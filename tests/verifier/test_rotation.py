@@ -465,10 +465,10 @@ def test_a_ring_of_many_ranks_is_planned_by_one(monkeypatch: pytest.MonkeyPatch)
     ring = module.program("ag_gemm_ring")
     for schedule in (None, *module.schedules_of(ring)):
         plan = compiler.plan(ring, schedule, ranks=512, dims={"Ms": 80, "N": 96, "K": 48})
-        assert str(plan.stands_for_all) == "each of 512 ranks does as rank 0" and plan.representative.bound.ranks == 2
+        assert str(plan.representatives) == "each of 512 ranks does as rank 0" and plan.small.bound.ranks == 2
     large = {"Ms": 8192, "N": 96, "K": 48}
     plan = compiler.plan(ring, None, ranks=512, dims=large)
-    held = plan.stands_for_all
+    held = plan.representatives
     assert plan.tasks > MAX_TILES and held.rotation == "each of 512 ranks does as rank 0"
     assert held.few.startswith("2 of 64 blocks")
     added, held = tilelink.load("tilelink/programs/gemm_rs.tl"), "a plan holds"
@@ -476,4 +476,4 @@ def test_a_ring_of_many_ranks_is_planned_by_one(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ScheduleError, match=held):  # its order names ranks, and is looked at on all of them
         compiler.plan(added.program("gemm_rs_ring"), coarse, ranks=512, dims=large)
     small = compiler.bound(ring, None, ranks=16, dims={"Ms": 80, "N": 96, "K": 48})
-    assert not safe_plan(small).stands_for_all, "few tiles are all asked"
+    assert not safe_plan(small).representatives, "few tiles are all asked"

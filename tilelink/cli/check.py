@@ -46,7 +46,7 @@ from tilelink.errors import Location, ScheduleError, TileLinkError, UnknownNameE
 from tilelink.ir.program import Program
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.walk import executions
-from tilelink.planning.plan import Plan, Standing
+from tilelink.planning.plan import Plan, Representatives
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU
 
@@ -69,13 +69,13 @@ class _Safe:
 
     memory: bytes that a rank holds, symmetric and local. scheduled: what it alone orders. ineffective: its clauses
     without effect on the target. spilling: the sums that exceed the registers of a thread, or None. idle: why a launch
-    leaves SMs idle. standing: what was proved for all. sizes: those that dimensions may have, or why
+    leaves SMs idle. representatives: what was asked in place of all. sizes: those that dimensions may have, or why
     not; None if that was not asked.
     """
 
     tasks: int
     memory: Mapping[str, int]
-    standing: Standing
+    representatives: Representatives
     scheduled: list[str]
     spilling: str | None
     ineffective: list[str]
@@ -193,7 +193,7 @@ def _said(program: Program, dtype: str, plans: Mapping[str, _Safe]) -> dict[str,
         "memory": {name: safe.memory for name, safe in plans.items()},
         "sums": {tensor.name: tensor.dtype or dtype for tensor in program.tensors if tensor.sums},
         "scheduled": {name: safe.scheduled for name, safe in plans.items() if safe.scheduled},
-        "blocks": {name: plain(safe.standing) for name, safe in plans.items() if safe.standing},
+        "representatives": {name: plain(safe.representatives) for name, safe in plans.items() if safe.representatives},
         "sizes": {
             name: {of: plain(held) if isinstance(held, Multiples) else None for of, held in sizes.items()}
             for name, sizes in others.items()
@@ -280,7 +280,7 @@ def _proved(
     return _Safe(
         tasks=plan.tasks,
         memory=plan.bound.memory,
-        standing=plan.stands_for_all,
+        representatives=plan.representatives,
         scheduled=ordered,
         spilling=spilling_text(plan.bound),
         ineffective=ineffective_texts(plan.bound),
@@ -365,9 +365,9 @@ def _print(
                 added = ", ".join(f"{name} ({dtype})" for name, dtype in one["sums"].items())
                 differ = "each addition rounds, so that launches differ in the last bits of sums"
                 write(f"  {added}: added to in any order; {differ}")
-            for name, held in one["blocks"].items():
-                ending = " stand for any number of them" if held["few"] else ""
-                write(f"  {name}: {Standing(**held)}{ending}")
+            for name, held in one["representatives"].items():
+                ending = " represent any number of them" if held["few"] else ""
+                write(f"  {name}: {Representatives(**held)}{ending}")
             for name in one["sizes"]:
                 write(f"  {name} with other sizes:")
                 for text in _sizes_texts(one, name):

@@ -52,7 +52,7 @@ def other_sizes(plan: Plan, bound_with: Callable[[Mapping[str, int]], Bound]) ->
     """
     names, bound = dimensions(plan.bound.source), bound_with({})
     part = cutoff(bound)
-    if part is not None and not plan.stands_for_all and by_small(part) is None:
+    if part is not None and not plan.representatives and by_small(part) is None:
         return dict.fromkeys(names, "a few blocks of it do not prove the program, so that all of its tiles were asked")
     return {name: _sizes(part, bound, name, bound_with) for name in names}
 
@@ -62,7 +62,7 @@ def other_ranks(plan: Plan, bound_on: Callable[[int], Bound]) -> Multiples | str
 
     bound_on: binds the program, which has no tables, for a number of ranks, in all else as it was.
     """
-    part = cutoff(plan.bound) if plan.stands_for_all else None
+    part = cutoff(plan.bound) if plan.representatives else None
     if part is not None and part.rotation is not None:
         return "rank 0 was asked, which does as many steps as there are ranks"
     if part is None or part.ranks is None:

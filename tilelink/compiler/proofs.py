@@ -30,7 +30,7 @@ from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
 from tilelink.lowering.walk import executions
 from tilelink.planning.cutoff import Cutoff, cutoff
-from tilelink.planning.plan import Plan, Standing
+from tilelink.planning.plan import Plan, Representatives
 from tilelink.planning.statement import statement
 from tilelink.settings import settings
 from tilelink.verifier import BY_CUTOFF, RULES
@@ -49,10 +49,10 @@ T = TypeVar("T")
 class Proof:
     """The part of a verified plan that is kept.
 
-    standing: what stands for all of it. thresholds: grid by grid.
+    representatives: what was asked of it. thresholds: grid by grid.
     """
 
-    standing: Standing
+    representatives: Representatives
     own_copies_first: bool
     waits_aside: bool
     thresholds: tuple[np.ndarray[Any, np.dtype[np.int64]], ...]
@@ -61,7 +61,7 @@ class Proof:
     def of(cls, plan: Plan) -> Proof:
         """Return what is kept of a verified plan."""
         return cls(
-            standing=plan.stands_for_all,
+            representatives=plan.representatives,
             own_copies_first=any(kernel.own_copies_first for kernel in plan.bound.kernels),
             waits_aside=any(kernel.waits_aside for kernel in plan.bound.kernels),
             thresholds=tuple(plan.thresholds[key] for key in plan.bound.channels),
@@ -90,13 +90,13 @@ def proved(
             bound,
             tables,
             thresholds=dict(zip(bound.channels, known.thresholds, strict=True)),
-            standing=known.standing,
+            representatives=known.representatives,
             own_first=known.own_copies_first,
             waits_aside=known.waits_aside,
         )
     plan = safe_plan(bound, tables, on_rule, _small_proof)
     counters = sum(one.size for one in plan.thresholds.values())
-    if file is not None and not (plan.stands_for_all and counters > COUNTERS):
+    if file is not None and not (plan.representatives and counters > COUNTERS):
         _keep(file, Proof.of(plan))
     return plan
 
@@ -117,7 +117,7 @@ def _small_proof(
 
 def scheduled(plan: Plan, tables: Mapping[str, NDArray[Any]]) -> tuple[Scheduled, ...]:
     """Return what the schedule of a verified plan alone orders (`by_schedule`)."""
-    part = cutoff(plan.bound) if plan.stands_for_all else None
+    part = cutoff(plan.bound) if plan.representatives else None
     said = listing(plan.bound) if part is None else statement(part)
     file = _file("order", plan.bound, f"{plan.bound.source}\n{said}", tables)
     known = None if file is None else _kept(_Order, file)

@@ -40,7 +40,7 @@ from tilelink.lowering.limits import MAX_TILES
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.walk import executions
 from tilelink.planning.few_ranks import MANY_RANKS, FewRanks, few_ranks, in_turn
-from tilelink.planning.plan import Plan, Standing, make_plan
+from tilelink.planning.plan import Plan, Representatives, make_plan
 from tilelink.planning.queue_order import with_queue_order
 from tilelink.planning.repetitions import (
     Member,
@@ -87,8 +87,8 @@ class Cutoff:
         return self.whole if self.ranks is None else self.ranks.small
 
     @property
-    def standing(self) -> Standing:
-        """What the small program has of the whole one, in words."""
+    def representatives(self) -> Representatives:
+        """What the small program has of the whole one."""
         said = [] if self.ranks is None else [str(self.ranks)]
         for one in self.repetitions:
             stage, name = min(member for member in one.sizes if isinstance(member[1], str))
@@ -97,7 +97,7 @@ class Cutoff:
                 f"{few} of {many} parts of {one.sizes[stage, name] // many}" if many > few else one.sizes[stage, name]
             )
             said.append(f"{one.kept} of {one.count} blocks of {size} {name} of {stage}")
-        return Standing(rotation="" if self.rotation is None else str(self.rotation), few=", ".join(said))
+        return Representatives(rotation="" if self.rotation is None else str(self.rotation), few=", ".join(said))
 
     def digits(self, stage: str) -> list[tuple[int, int, int]]:
         """Return (tiles of a step, count, number of the repetition) of the indices in the order of a stage that are

@@ -1,4 +1,4 @@
-"""Few ranks stand for any number of them, where a program does the same on each and tells others apart by order alone.
+"""Few ranks represent any number of them, where a program does the same on each and tells others apart by order alone.
 
 A *number of a rank* is `rank`, an index p over all ranks, or what an index q counts from the own rank on, around the
 ring: `(rank + q) % ranks`, `(rank + 1 + q) % ranks` or one of these with minus, of all ranks or of all others. Ranks of

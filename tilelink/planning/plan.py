@@ -51,10 +51,10 @@ def worker_columns(workers: tuple[tuple[int, int, int], ...]) -> Ints:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """The part of a program that stands for all of it, in words; nothing if all of it was asked.
+class Representatives:
+    """The blocks and ranks of a program that represent all of them, in words; nothing if all were asked.
 
-    rotation: how ranks do as one of them does. few: the blocks and ranks that stand for any number of them.
+    rotation: how ranks do as one of them does. few: those that represent any number of them.
     """
 
     rotation: str = ""
@@ -115,14 +115,14 @@ class Plan:
         return len(self.enumerated) == len(own) and all(map(is_, self.enumerated, own))
 
     @property
-    def representative(self) -> Plan:
-        """A plan of which the same is true of accesses and their order as of this one."""
+    def small(self) -> Plan:
+        """The plan of its representatives: the same is true of accesses and their order as of this one."""
         return self
 
     @property
-    def stands_for_all(self) -> Standing:
-        """What of its program stands for all, if its proof is one of a part; nothing otherwise."""
-        return Standing()
+    def representatives(self) -> Representatives:
+        """What of its program was asked, if that represents the rest; nothing otherwise."""
+        return Representatives()
 
     def task_name(self, task: int) -> tuple[str, int, int]:
         """Return (stage, rank, tile number) of a task."""
@@ -274,27 +274,27 @@ class LaterPlan(Plan):
         bound: Bound,
         thresholds: Mapping[tuple[str, str], Ints],
         small: Callable[[], Plan] | None,
-        standing: Standing,
+        representatives: Representatives,
         make: Callable[[], Plan],
     ) -> LaterPlan:
         """Return the plan that `make` makes.
 
-        small: makes its representative, if it is another one. standing: what it has.
+        small: makes the plan of its representatives, if there are any.
         """
         plan = cls.__new__(cls)
         (first_task, tasks), (base, channels) = number_tasks(bound), number_channels(bound)
-        known = {"first_task": first_task, "tasks": tasks, "channel_base": base, "channels": channels}
-        vars(plan).update(known, bound=bound, thresholds=thresholds, _small=small, _standing=standing, _make=make)
+        known = {"first_task": first_task, "tasks": tasks, "channel_base": base, "channels": channels, "_make": make}
+        vars(plan).update(known, bound=bound, thresholds=thresholds, _small=small, _representatives=representatives)
         return plan
 
     @property
-    def representative(self) -> Plan:
+    def small(self) -> Plan:
         make = vars(self).get("_small")
         return self if make is None else make()
 
     @property
-    def stands_for_all(self) -> Standing:
-        return vars(self).get("_standing", Standing())
+    def representatives(self) -> Representatives:
+        return vars(self).get("_representatives", Representatives())
 
     def __getattr__(self, name: str) -> Any:
         if name not in _COLUMNS or "_make" not in vars(self):

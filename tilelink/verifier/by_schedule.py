@@ -49,8 +49,8 @@ class Scheduled:
 
 def by_schedule(plan: Plan) -> list[Scheduled]:
     """Return what the schedule alone orders in a plan that is safe, in the order of stages."""
-    found = dict.fromkeys(_found(plan.representative))
-    if found and not plan.representative.as_enumerated:  # of one rank, which may lack signals that show an order
+    found = dict.fromkeys(_found(plan.small))
+    if found and not plan.small.as_enumerated:  # of one rank, which may lack signals that show an order
         with suppress(ScheduleError):  # all ranks may have more tiles than a plan holds
             found = dict.fromkeys(_found(plan))
     order = [*plan.bound.stages]

@@ -52,7 +52,7 @@ from tilelink.lowering.events import NOTIFY, WAIT, WRITE
 from tilelink.lowering.walk import executions
 from tilelink.planning.copy_queues import waits_are_free
 from tilelink.planning.cutoff import Cutoff, cutoff
-from tilelink.planning.plan import LaterPlan, Plan, Standing, make_plan
+from tilelink.planning.plan import LaterPlan, Plan, Representatives, make_plan
 from tilelink.planning.queue_order import in_queue_order, with_order, with_queue_order
 from tilelink.planning.statement import statement
 from tilelink.verifier import BY_CUTOFF, RULES, verify
@@ -130,7 +130,9 @@ def by_small(
     if thresholds is None or not _holds_of_whole(part, found):
         return None
     order = {"own_first": found.own_first, "waits_aside": found.waits_aside}
-    return proved_before(part.whole, tables, thresholds=thresholds, standing=part.standing, small=small, **order)
+    return proved_before(
+        part.whole, tables, thresholds=thresholds, representatives=part.representatives, small=small, **order
+    )
 
 
 def small_proof(
@@ -213,14 +215,14 @@ def proved_before(
     tables: Mapping[str, NDArray[Any]] | None,
     *,
     thresholds: Mapping[tuple[str, str], Ints],
-    standing: Standing,
+    representatives: Representatives,
     own_first: bool,
     waits_aside: bool,
     small: Plan | None = None,
 ) -> Plan:
     """Return the plan of a bound program of which all of this was proved: its columns are made when they are asked for.
 
-    standing: what stands for all of it. small: the plan of that, if it is there.
+    small: the plan of the representatives, if it is there.
     """
 
     def few() -> Plan:
@@ -233,8 +235,11 @@ def proved_before(
 
     order = {"own_first": own_first, "waits_aside": waits_aside}
     whole = with_order(bound, **order)
-    make = few if standing else None
-    return LaterPlan.of(whole, thresholds, make, standing, lambda: in_queue_order(make_plan(bound, tables), **order))
+
+    def every() -> Plan:
+        return in_queue_order(make_plan(bound, tables), **order)
+
+    return LaterPlan.of(whole, thresholds, few if representatives else None, representatives, every)
 
 
 def proved(part: Cutoff, plan: Plan) -> bool:
