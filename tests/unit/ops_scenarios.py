@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.autograd import forward_ad
 from torch.nn.functional import gelu, silu
 
 import tilelink
@@ -1001,6 +1002,28 @@ def partial_gradients() -> None:
             w = torch.randn(N, K, requires_grad=needs[1])
             getattr(ops, op)(x, w).sum().backward()
             assert (x.grad is not None, w.grad is not None) == needs
+
+
+def tangents() -> None:
+    """Derivatives in forward mode are refused by each kind of operator; in such a mode others are computed."""
+    x, w = torch.ones(4, 8), torch.ones(4, 8)
+    own, rows = tilelink.op(tilelink.load("ag_gemm").program()), torch.ones(1, 2, 4, 8)
+    expert = torch.zeros(4, 1, dtype=torch.int64), torch.ones(4, 1), torch.ones(1, 6, 8), torch.ones(1, 8, 3)
+    calls: tuple[Callable[[Tensor], Any], ...] = (
+        partial(ops.ag_gemm, w=w), ops.all_reduce, partial(ops.ag_gemm, w=w, rows=2), lambda x: own(x, w),
+        lambda x: ops.expert_parallel(x, *expert), lambda x: ops.all_reduce(x, out=torch.empty(4, 8)),
+    )  # fmt: skip
+    for call in calls:
+        with pytest.raises(BindingError, match="no derivatives in forward mode"):
+            torch.func.jvp(call, (x,), (x,))
+    for method in ("all_gather", "ring", "ulysses"):
+        with forward_ad.dual_level():
+            assert ops.attention(rows, rows, rows, method=method).shape == rows.shape
+            dual: Any = forward_ad.make_dual(rows, rows)
+            with pytest.raises(BindingError, match="attention has no derivatives in forward mode"):
+                ops.attention(dual, dual, dual, method=method)
+            with pytest.raises(BindingError, match="attention has no derivatives in forward mode"):
+                ops.attention(dual, dual, rows.clone().requires_grad_(), method=method)
 
 
 def checks() -> None:

@@ -33,6 +33,7 @@ SCENARIOS = {
         "batches",
         "gradients",
         "partial_gradients",
+        "tangents",
         "checks",
         "layers",
         "regrouped",

@@ -21,7 +21,7 @@ from tilelink.errors import BindingError, TileLinkError
 from tilelink.ops.calls import DTYPES, Implementation, able, gpu_of, run
 from tilelink.ops.choice import DEFAULTS, choose
 from tilelink.ops.consensus import consensus
-from tilelink.ops.custom import is_differentiated, schedule_text
+from tilelink.ops.custom import is_differentiated, refuse_tangents, schedule_text
 from tilelink.ops.decide import WITH_ROLES
 from tilelink.ops.groups import group_named
 from tilelink.ops.nodes import nodes_of
@@ -49,6 +49,7 @@ def product(
     if is_differentiated((x, w)):
         hint = "call it in torch.no_grad(), or without rows"
         raise BindingError(f"{op} of a number of rows has no gradients", hint=hint)
+    refuse_tangents(op, (x, w))
     if torch.compiler.is_compiling():
         hint = f"make a function of it before: tilelink.op of the library's {PROGRAMS[op]}, which torch.compile may see"
         raise BindingError(f"torch.compile does not see into {op} of a number of rows", hint=hint)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from tilelink.errors import BindingError
@@ -50,6 +51,7 @@ def declare(one: Declaration) -> Callable[..., Any]:
         if is_direct([arguments[place] for place in places]):
             return one.run(*arguments)
         refuse_dtensors(one.name.partition("::")[2], arguments)
+        refuse_tangents(one.name.partition("::")[2], arguments)
         return declared(*arguments)
 
     return call
@@ -87,6 +89,14 @@ def refuse_dtensors(name: str, arguments: Iterable[Any]) -> None:
     if module is not None and any(isinstance(given, module.DTensor) for given in arguments):
         hint = "give it to_local() of all of them, laid as the operator says what each rank has"
         raise BindingError(f"{name} is given a DTensor", hint=hint)
+
+
+def refuse_tangents(name: str, arguments: Iterable[Any]) -> None:
+    """Raise BindingError for a tensor with a tangent, which torch's operators of this kind would lose."""
+    if forward_ad._current_level < 0:
+        return
+    if any(isinstance(one, torch.Tensor) and forward_ad.unpack_dual(one).tangent is not None for one in arguments):
+        raise BindingError(f"{name} has no derivatives in forward mode", hint="take gradients by backward")
 
 
 def declare_graded(
@@ -129,6 +139,7 @@ def declare_graded(
     def call(*arguments: Any) -> Any:
         if is_direct([arguments[place] for place in places]):
             return forward.run(*arguments)
+        refuse_tangents(forward.name.partition("::")[2], arguments)
         return (traced if _is_traced(arguments) else Eager.apply)(*arguments)
 
     return call
@@ -145,7 +156,7 @@ def _is_traced(arguments: Iterable[Any]) -> bool:
 
 def is_direct(operands: Iterable[torch.Tensor | None]) -> bool:
     """True if only the kernel need see a call: no tracing, no gradients. That saves torch's dispatch."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0:
         return False
     graded, strided = torch.is_grad_enabled(), torch.strided
     for one in operands:  # a generator, and a call of is_dense, take longer than what they look at
