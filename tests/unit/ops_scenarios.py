@@ -29,7 +29,15 @@ from torch.nn.functional import gelu, silu
 
 import tilelink
 from tilelink import compiler, ops
-from tilelink.errors import BindingError, DeadlineError, DtypeError, RankError, ShapeError, UnknownNameError
+from tilelink.errors import (
+    BindingError,
+    DeadlineError,
+    DtypeError,
+    RankError,
+    ShapeError,
+    TileLinkError,
+    UnknownNameError,
+)
 from tilelink.ops import calls, consensus, groups, nodes, registered
 from tilelink.ops import unfused as unfused_ways
 from tilelink.ops.operators import OPERATORS, RECORDS, add
@@ -855,6 +863,16 @@ def unlike() -> None:
     names = ("gemm_ar", "gemm_rs")
     with pytest.raises(ShapeError, match=f"rank {rank} calls {names[rank]}, and rank {other} calls {names[other]}"):
         getattr(ops, names[rank])(x, w)
+    assert torch.equal(ops.gemm_ar(x, w), torch.full((MS, N), float(2 * K)))
+
+
+def unlike_weights() -> None:
+    """A rank whose weight does not fit tells the others, which would wait for its product."""
+    own, x, w = dist.get_rank() == 0, torch.ones(MS, K), torch.ones(N, K)
+    for call in (ops.gemm_ar, ops.gemm_rs, ops.ag_gemm, partial(ops.gemm_ar, f32_sums=True)):
+        for weight in (torch.ones(N, K + 1), torch.ones(N, K).half()):
+            with pytest.raises(TileLinkError if own else RankError, match="w of" if own else "rank 0 cannot make"):
+                call(x, weight if own else w)
     assert torch.equal(ops.gemm_ar(x, w), torch.full((MS, N), float(2 * K)))
 
 

@@ -29,6 +29,7 @@ SCENARIOS = {
         "absent",
         "alone",
         "unlike",
+        "unlike_weights",
         "no_tensors",
         "batches",
         "gradients",

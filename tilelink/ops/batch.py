@@ -29,7 +29,7 @@ from tilelink.ops.operators import OPERATORS, SCHEDULE, UNFUSED
 from tilelink.ops.own import of_library
 from tilelink.ops.predict import machine_of
 from tilelink.ops.sms import target_of
-from tilelink.ops.validate import check_operands
+from tilelink.ops.validate import check_operands, check_scattered
 from tilelink.runtime.cuda.device import current_target
 from tilelink.target import Target
 
@@ -55,7 +55,8 @@ def product(
         raise BindingError(f"torch.compile does not see into {op} of a number of rows", hint=hint)
     members = group_named(group) if isinstance(group, str) else group
     ranks, record = members.size(), OPERATORS[op]
-    check_operands(record, {"x": x, "w": w}, ranks)
+    check_operands(record, {"x": x, "w": w})
+    check_scattered(record, x, ranks)
     room = x.shape[0] if record.gathers else x.shape[0] // ranks
     rows = _checked(op, rows, room, x)
     way = _way(op, x, w, members) if implementation is None else implementation

@@ -20,10 +20,10 @@ from torch.distributed import ProcessGroup
 from tilelink import compiler
 from tilelink.capabilities import has_warpgroups
 from tilelink.compiler import library_module
-from tilelink.errors import DtypeError, UnknownNameError, UnknownTargetError
+from tilelink.errors import DtypeError, TileLinkError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
 from tilelink.ops.choice import room_for, rounded_rows
-from tilelink.ops.consensus import CallKind, agree, compared, consensus
+from tilelink.ops.consensus import CallKind, agree, compared, consensus, refuse
 from tilelink.ops.decide import decide, measured
 from tilelink.ops.groups import OfGroups, close_kernels, refuse_capture
 from tilelink.ops.nodes import nodes_of
@@ -33,7 +33,7 @@ from tilelink.ops.partial_inputs import PartialInputs
 from tilelink.ops.predict import Request
 from tilelink.ops.rows import Rows, rows_of
 from tilelink.ops.sms import target_of
-from tilelink.ops.validate import check_activation, check_operands, check_out, check_out_apart
+from tilelink.ops.validate import check_activation, check_operands, check_out, check_out_apart, check_scattered
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import settings
@@ -191,9 +191,13 @@ def _prepared(
     numbers: tuple[float, ...],
 ) -> Callable[..., Any]:  # fmt: skip
     """Return what makes a call, after ranks have agreed on it: then compared each time, if calls on its device are."""
-    check_activation(activation)
     operator = OPERATORS[op]
     given = _given(operator, operands)
+    try:
+        check_activation(activation)
+        check_operands(operator, given)
+    except TileLinkError as error:
+        refuse(op, made.group, operands[0], error)
     same, device = _call_of(operator, given), given["x"].device
     agree(same, made.group, device)
     call = _built(operator, given, activation, made, implementation, numbers)
@@ -205,8 +209,8 @@ def _built(
     numbers: tuple[float, ...],
 ) -> Callable[..., Any]:  # fmt: skip
     members, x, op = made.group, given["x"], operator.name
-    check_operands(operator, given, members.size())
     columns, ranks = x.shape[1:].numel(), members.size()
+    check_scattered(operator, x, ranks)
     rows = rows_of(operator, x.shape[0], ranks)
     N = given[operator.weights[0]].shape[0] if operator.weights else columns
     variant, left = operator.epilogue("bias" in given, activation)

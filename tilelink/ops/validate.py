@@ -65,8 +65,8 @@ def check_kind(op: str, name: str, tensor: torch.Tensor, x: torch.Tensor) -> Non
         raise DtypeError(message, hint="operands have one dtype and lie on one device")
 
 
-def check_operands(operator: Operator, given: Mapping[str, torch.Tensor], ranks: int) -> None:
-    """Raise ShapeError or DtypeError for operands that do not fit each other or the group."""
+def check_operands(operator: Operator, given: Mapping[str, torch.Tensor]) -> None:
+    """Raise ShapeError or DtypeError for operands that do not fit each other."""
     op, x = operator.name, given["x"]
     if x.dim() != 2 if operator.weights else x.dim() < 1:
         raise ShapeError(f"x of {op} is {list(x.shape)}", hint="products take x as [rows, K]")
@@ -82,8 +82,13 @@ def check_operands(operator: Operator, given: Mapping[str, torch.Tensor], ranks:
             for dim, size in zip(operand.dims, tensor.shape, strict=False):
                 sizes.setdefault(dim, size)
             _check_shape(op, operand.name, tensor, [sizes.get(dim, dim) for dim in operand.dims], known, x)
+
+
+def check_scattered(operator: Operator, x: torch.Tensor, ranks: int) -> None:
+    """Raise ShapeError for rows that ranks do not divide, where each gets some."""
     if operator.scatters and x.shape[0] % ranks:
-        raise ShapeError(f"x of {op} has {x.shape[0]} rows for {ranks} ranks", hint="every rank gets as many rows")
+        message = f"x of {operator.name} has {x.shape[0]} rows for {ranks} ranks"
+        raise ShapeError(message, hint="every rank gets as many rows")
 
 
 def check_out(op: str, out: Mapping[str, torch.Tensor], shapes: Sequence[Sequence[int]], x: torch.Tensor) -> None:
