@@ -1107,6 +1107,15 @@ def decoded_mistakes() -> None:
         ops.decode_attention(q.clone().requires_grad_(), k, v, pages, lengths)
     with pytest.raises(UnknownNameError, match="nothing"):
         ops.decode_attention(q, k, v, pages, lengths, schedule="nothing")
+    for wrong, text in (
+        ((pages, lengths - 1), "cache_seqlens is from -1 to"), ((pages, lengths + 12), "room for 0 to 12 keys"),
+        ((pages.where(lengths[:, None] == 0, 14), lengths), "page_table has keys in page 14"),
+    ):  # fmt: skip
+        with pytest.raises(BindingError, match=text):
+            ops.decode_attention(q, k, v, *wrong)
+    own: Any = {"error": RankError, "text": "rank 0 cannot"} if rank else {"error": BindingError, "text": "from -1"}
+    with pytest.raises(own["error"], match=own["text"]):
+        ops.decode_attention(q[:, None], k, v, pages, lengths[:, None] + rank - 1)
     with pytest.raises(RankError if rank else ShapeError, match="rank 0 cannot make the call" if rank else "5 heads"):
         ops.decode_attention(q if rank else q[:, :5], k, v, pages, lengths)
     unlike: dict[str, Any]

@@ -13,13 +13,14 @@ from tilelink.errors import BindingError, DtypeError, ShapeError, TileLinkError
 from tilelink.ops import torch_attention, unfused
 from tilelink.ops.consensus import CallKind, agree, refuse
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, refuse_dtensors, schedule_text
-from tilelink.ops.groups import Group, group_named, members_of, name_of
+from tilelink.ops.groups import Group, group_named, is_capturing, members_of, name_of
 from tilelink.ops.operators import UNFUSED
 from tilelink.ops.own import of_library
 from tilelink.ops.sms import target_of
 from tilelink.ops.validate import check_floating, check_tensor
 from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
+from tilelink.settings import settings
 
 PROGRAM, WHOLE = "decode_attention", "decode_attention_whole"
 DEPTHS = (64, 128, 256)
@@ -59,8 +60,9 @@ def decode_attention(
     Lengths, pages and queries may change between replays of a CUDA graph: the GPU cuts each sequence into parts by its
     length. bf16 and f16 with heads of 64, 128 or 256 run by a generated kernel, others unfused. There are no gradients.
 
-    Raises ShapeError, DtypeError and BindingError for tensors that do not fit, UnknownNameError for a schedule that
-    there is not.
+    Raises ShapeError, DtypeError and BindingError for tensors that do not fit, the latter also for lengths and pages
+    that caches do not have, which the host sees on a CPU, and with TILELINK_CHECK=1 on a GPU, and UnknownNameError for
+    a schedule that there is not.
     """
     given = q, k_cache, v_cache, page_table, cache_seqlens
     try:
@@ -125,6 +127,21 @@ def _check(q: Tensor, k: Tensor, v: Tensor, pages: Tensor, lengths: Tensor) -> N
             raise DtypeError(f"{name} is {one.dtype} on {one.device}", hint=f"it is torch.int32 on {q.device}")
 
 
+def _check_places(k: Tensor, pages: Tensor, lengths: Tensor, seen: Tensor | None) -> None:
+    """Raise BindingError for keys that lie nowhere, if the host sees that: on a CPU, and with TILELINK_CHECK=1."""
+    if k.is_cuda and (is_capturing() or not settings().check):
+        return
+    room = pages.shape[1] * k.shape[1]
+    least, most = int((lengths if seen is None else seen).min()), int(lengths.max())
+    if least < 0 or most > room:
+        raise BindingError(f"cache_seqlens is from {least} to {most}", hint=f"pages have room for 0 to {room} keys")
+    read = torch.arange(0, room, k.shape[1], device=k.device) < lengths[:, None]
+    wrong = pages[read & ((pages < 0) | (pages >= k.shape[0]))].tolist()
+    if wrong:
+        hint = f"there are pages 0 to {k.shape[0] - 1}; entries beyond a length may be any"
+        raise BindingError(f"page_table has keys in page {wrong[0]}", hint=hint)
+
+
 def _chosen(q: Tensor, k: Tensor, parts: int) -> str:
     """Return the schedule of a call that names none, with its program. q: as `_run` takes it."""
     if q.dtype not in (torch.bfloat16, torch.float16):
@@ -186,6 +203,10 @@ def _run(
     schedule: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     members = group_named(group)
+    try:
+        _check_places(k, pages, lengths, seen)
+    except TileLinkError as error:
+        refuse(PROGRAM, members, q, error)
     said = q.dtype, ("scale", scale), ("caches", k.shape), ("pages", pages.shape), schedule
     said = (*said, "lengths of queries" if seen is not None else "lengths")
     agree(CallKind(PROGRAM, said, q.shape), members, q.device)
