@@ -639,6 +639,18 @@ def other_meshes() -> None:
                 run(given)
 
 
+def styled_twice() -> None:
+    over, layer = mesh(), Choice()
+    net = planned(parallel, whole_mlp, over)
+    stock.parallelize_module(layer, over, parallel.Experts())
+    for module, style in (
+        (net[0].attention.wq, parallel.Colwise()), (net[0].attention.wo, parallel.Rowwise()),
+        (net[0].feed_forward, parallel.GatedMLP()), (layer, parallel.Experts()),
+    ):  # fmt: skip
+        with pytest.raises(BindingError, match="has a style already"):
+            stock.parallelize_module(module, over, style)
+
+
 def dtensors() -> None:
     """Operators take DTensors, and have the results and gradients that torch has for the same whole tensors."""
     over = mesh()

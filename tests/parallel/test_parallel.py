@@ -11,7 +11,7 @@ from tests.unit.two_ranks import run_on_ranks
 SCENARIOS = {
     "losses": (2, ("losses", "gathered_once", "in_other_modes", "without_gradients", "differentiated_twice")),
     "edges": (2, ("spread_rows", "spread_in_parts", "layouts", "gated", "gated_columns", "mixed", "meshes", "saved")),
-    "checks": (2, ("compared", "mistakes", "explained", "dtensors", "other_meshes")),
+    "checks": (2, ("compared", "mistakes", "explained", "dtensors", "other_meshes", "styled_twice")),
     "experts": (2, ("experts",)),
     "experts of three": (3, ("experts",)),
     "joined": (2, ("joined", "reasons", "bounded")),

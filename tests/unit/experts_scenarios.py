@@ -542,6 +542,8 @@ def mistakes() -> None:
         ({"tokens": 3}, ShapeError, "has 4 rows, and tokens=3"),
         ({"capacity": 0}, BindingError, "capacity of expert_parallel is 0"),
         ({"activation": "relu"}, UnknownNameError, "no activation 'relu'"),
+        ({"x": operands["x"].to_sparse()}, DtypeError, r"x of expert_parallel is on cpu, torch\.sparse_coo"),
+        ({"schedule": 3}, BindingError, "schedule of expert_parallel is a int"),
         ({"schedule": "fast"}, UnknownNameError, "no schedule 'fast'"),
         ({"blocks": 0}, BindingError, "blocks of expert_parallel is 0"),
         ({"blocks": 2, "ids": operands["ids"][:3]}, ShapeError, r"ids of expert_parallel is \[3, 2\]"),

@@ -25,7 +25,7 @@ from tilelink.ops import torch_experts
 from tilelink.ops.calls import able, gpu_of, has_roles
 from tilelink.ops.choice import DEFAULTS
 from tilelink.ops.consensus import CallKind, agree, compares_each, consensus, refuse
-from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, refuse_dtensors
+from tilelink.ops.custom import Declaration, declare, is_dense, is_differentiated, is_direct, refuse_dtensors
 from tilelink.ops.dtensors import spread
 from tilelink.ops.groups import Group, OfGroups, group_named, is_capturing, members_of, name_of, refuse_capture, size_of
 from tilelink.ops.operators import UNFUSED
@@ -262,8 +262,9 @@ def _checked(
             raise DtypeError(f"{name} of {op} is a {type(one).__name__}", hint="operands are torch tensors")
         if one.dim() != len(names.split()):
             raise ShapeError(f"{name} of {op} is {list(one.shape)}", hint=f"it is [{names.replace(' ', ', ')}]")
-        if one.device != x.device:
-            raise DtypeError(f"{name} of {op} is on {one.device}, x on {x.device}", hint="all lie on one device")
+        if one.device != x.device or not is_dense(one):
+            where = f"{one.device}, {one.layout}"
+            raise DtypeError(f"{name} of {op} is on {where}, x on {x.device}", hint="all are dense, and on one device")
     of_weights, hint = x.dtype, f"both weights have the dtype of x, or are {QUANTISED}, with w13_scale and w2_scale"
     if scaled:
         of_weights, hint = QUANTISED, f"weights with scales are {QUANTISED}, their scales torch.float32"
@@ -300,6 +301,8 @@ def _checked(
         raise ShapeError(f"x of {op} has {M} rows, and tokens={tokens}", hint="tokens is the most that a rank gives")
     if activation not in ACTIVATIONS:
         raise UnknownNameError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS)}")
+    if not isinstance(schedule, str):
+        raise BindingError(f"schedule of {op} is a {type(schedule).__name__}", hint="give the name of one")
     program = schedule.partition(":")[0]
     of_tokens = (MANY,) if op == SLICES else (MANY, FEW) if scaled else (MANY, FEW, ROWS)
     if program and program not in (UNFUSED, *of_tokens):

@@ -282,7 +282,7 @@ class Colwise(stock.ColwiseParallel):
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        group, given = group_of(device_mesh).group_name, self.input_layouts[0]
+        group, given = _group_for(module, device_mesh), self.input_layouts[0]
         why = _not_linear(module)
         if not why and not (given.is_replicate() or _may_be_rows(given)):
             why = f"its input is {given}, and its products take rows that are spread, or all of them"
@@ -304,7 +304,7 @@ class Rowwise(stock.RowwiseParallel):
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        group, wanted = group_of(device_mesh).group_name, self.output_layouts[0]
+        group, wanted = _group_for(module, device_mesh), self.output_layouts[0]
         why = _not_linear(module)
         if not why and not (wanted.is_replicate() or _may_be_rows(wanted)):
             why = f"its output is {wanted}, and sums are spread by rows, or on all ranks"
@@ -339,7 +339,7 @@ class GatedMLP(stock.ParallelStyle):
         self.layouts, self.use_local_output = layouts or Shard(1), use_local_output
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        group = group_of(device_mesh).group_name
+        group = _group_for(module, device_mesh)
         if self.activation not in ACTIVATIONS:
             raise BindingError(f"no activation {self.activation!r}", hint=f"there are {', '.join(ACTIVATIONS)}")
         gate, up, down = (_linear(module, name) for name in self.parts)
@@ -381,7 +381,7 @@ class Experts(stock.ParallelStyle):
         self.options = {"tokens": tokens, "capacity": capacity, "recompute": recompute}
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        group = group_of(device_mesh).group_name
+        group = _group_for(module, device_mesh)
         if self.activation not in ACTIVATIONS:
             raise BindingError(f"no activation {self.activation!r}", hint=f"there are {', '.join(ACTIVATIONS)}")
         parts = [_of_experts(module, name) for name in self.parts]
@@ -434,6 +434,14 @@ class PrepareModuleInput(stock.PrepareModuleInput):
 
 
 # Checks and parts --------------------------------------------------------------------------------------------
+
+
+def _group_for(module: nn.Module, mesh: DeviceMesh) -> str:
+    """Return the name of a mesh's group. Raises RankError for several dimensions, BindingError for a second style."""
+    if isinstance(module, _Columns | _Rows | _Gated | _Experts):
+        hint = "name each module once in a plan, and apply the plan once"
+        raise BindingError(f"{type(module).__name__} has a style already", hint=hint)
+    return group_of(mesh).group_name
 
 
 def _not_linear(module: nn.Module) -> str:
