@@ -165,9 +165,9 @@ def test_no_addition_of_16_bits_is_lost(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("dtype", "target", "instruction"),
     [
-        ("bf16", "sm_90", r"atom\.global\.gpu\.relaxed\.add\.noftz\.v8\.bf16"),
-        ("f16", "sm_90", r"atom\.global\.gpu\.relaxed\.add\.noftz\.v8\.f16"),
-        ("f16", "sm_80", r"atom\.global\.gpu\.relaxed\.add\.noftz\.f16x2"),
+        ("bf16", "sm_90", r"(atom|red)\.global\.gpu\.relaxed\.add\.noftz\.v8\.bf16"),
+        ("f16", "sm_90", r"(atom|red)\.global\.gpu\.relaxed\.add\.noftz\.v8\.f16"),
+        ("f16", "sm_80", r"(atom|red)\.global\.gpu\.relaxed\.add\.noftz\.f16x2"),
         ("bf16", "sm_80", r"atom\.relaxed\.gpu\.global\.cas\.b32"),
         ("bf16", "gfx942", "global_atomic_pk_add_bf16"),
         ("f16", "gfx942", "global_atomic_pk_add_f16"),

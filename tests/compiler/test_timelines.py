@@ -12,6 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.backend.samples import unbroken
 from tests.compiler.library import cases, covering, dims, name
 from tests.tiers import one_in, thorough
 from tests.traces import PlanEvent, differences, planned_events, stage_numbered
@@ -176,7 +177,7 @@ def test_without_tracing_nothing_of_it_is_in_the_source(case: Any, monkeypatch: 
     untold, plan = (compiler.plan(program, schedule, **where, dialect=name) for name in ("triton", "traced"))
     plain, traced = (emit(one.bound, one.thresholds).text for one in (untold, plan))
     assert "tracing" not in plain and "trace_track" not in plain and "queue.trace" not in plain
-    assert read(untraced(traced)) == read(own_lines(one_by_one(plan, monkeypatch)))
+    assert read(untraced(traced)) == read(own_lines(unbroken(one_by_one(plan, monkeypatch))))
     busy: dict[tuple[int, ...], int] = defaultdict(int)
     received = Counter(receives(plan).tolist())
     for task, planned in planned_events(plan).items():
@@ -196,7 +197,7 @@ def one_by_one(plan: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 def untraced(text: str) -> list[str]:
     """The source without what tracing adds, which is all that it may do."""
     added = ("dl.tile_end(", "dl.transfer_begin(", "trace_track = ", "queue.trace(", "queue.tile_end(")
-    kept = [line for line in own_lines(text) if not line.strip().startswith(added)]
+    kept = [line for line in own_lines(unbroken(text)) if not line.strip().startswith(added)]
     return [line.replace(", trace=trace_track", "") for line in kept]
 
 
