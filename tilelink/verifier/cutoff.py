@@ -152,9 +152,13 @@ def small_proof(
     alike = part.thresholds(counts) is not None and all(one.holds(plan) for one in part.repetitions)
     if not alike:
         return None
-    if not proved(part, plan):
-        if (refused := _refused(part, plan)) is not None:
+    bases = _has_bases(part, plan)
+    for name, refused in _refusals(part, plan, RULES.keys() - OF_WHOLE if bases else OF_EVENTS):
+        if (said := _of_whole(part, plan, name)) is not None:
+            refused.hint = f"{refused.hint} ({said})"
             raise refused
+        return None
+    if not bases:
         return None
     engines = [kernel for kernel in plan.bound.kernels if kernel.on_copy_engine]
     found = SmallProof(
@@ -166,25 +170,29 @@ def small_proof(
     return found, plan
 
 
-def _refused(part: Cutoff, plan: Plan) -> VerificationError | None:
-    """Return the refusal of a small program that is one of the whole program; None if there is none."""
+def _of_whole(part: Cutoff, plan: Plan, name: str) -> str | None:
+    """Return what is said beside a refusal of a small program by a rule that is one of the whole program, or None."""
     if part.ranks is not None or part.rotation is not None:
         return None  # of the other ranks nothing is there
-    found = next(_refusals(part, plan, OF_EVENTS), None)
     said = f"{part.standing} stand for all"
+    if name in OF_EVENTS:
+        return said
     events = (len(plan.accesses.task) + len(plan.signals.task)) * executions(part.whole) // part.executions
-    if found is None and events > MAX_EVENTS:
-        found = next(_refusals(part, plan, RULES.keys() - OF_WHOLE), None)
-        said += f"; what its programs have in order is asked of {MAX_EVENTS:,} events, and there are about {events:,}"
-    if found is not None:
-        found.hint = f"{found.hint} ({said})"
-    return found
+    asked = f"; what its programs have in order is asked of {MAX_EVENTS:,} events, and there are about {events:,}"
+    return said + asked if events > MAX_EVENTS else None
 
 
-def _refusals(part: Cutoff, plan: Plan, names: Collection[str]) -> Iterator[VerificationError]:
-    """Yield the refusals of a small program by some rules."""
+def _refusals(part: Cutoff, plan: Plan, names: Collection[str]) -> Iterator[tuple[str, VerificationError]]:
+    """Yield the refusals of a small program by some rules, with their names; of `tiles` what it asks of events.
+
+    plan: its own, with the order of its copy engines.
+    """
     order = Orders(plan, replace(part.whole, kernels=plan.bound.kernels))
-    return chain.from_iterable(rule(plan, order) for name, rule in RULES.items() if name in names)
+    copies = None if part.rotation is None else part.rotation.copies(plan)
+    yield from (("tiles", one) for one in of_events(plan, copies))
+    for name, rule in RULES.items():
+        if name in names:
+            yield from ((name, one) for one in rule(plan, order))
 
 
 def said(part: Cutoff) -> tuple[str, str]:
@@ -242,19 +250,16 @@ def proved_before(
     return LaterPlan.of(whole, thresholds, few if representatives else None, representatives, every)
 
 
-def proved(part: Cutoff, plan: Plan) -> bool:
-    """True if all that is asked of a small program is so. plan: its own, with the order of its copy engines."""
+def _has_bases(part: Cutoff, plan: Plan) -> bool:
+    """True if all that rules take for granted of a small program is so. plan: as in `_refusals`."""
     aside = any(kernel.waits_aside for kernel in plan.bound.kernels)
     all_ranks = part.ranks is not None or part.rotation is not None
-    if (
+    return not (
         _meets_at_places(plan)
         or (part.ranks is not None and not part.ranks.keeps_queues(plan))
         or (aside and not waits_are_free(_by_kernels(plan, all_ranks=all_ranks)))
         or not _ends(part, plan)
-    ):
-        return False
-    copies = None if part.rotation is None else part.rotation.copies(plan)
-    return next(chain(of_events(plan, copies), _refusals(part, plan, RULES.keys() - OF_WHOLE)), None) is None
+    )
 
 
 def _ends(part: Cutoff, plan: Plan) -> bool:
