@@ -338,6 +338,11 @@ def test_nothing_that_runs_no_tensor_imports_torch(command: str, file: str) -> N
     assert imported_by(*command.split(), file, "--ranks", "2") & {"torch", "triton", "z3"} == set()
 
 
+def test_a_check_on_cpu_ranks_imports_no_simulator() -> None:
+    unused = ("tilelink.simulator", "tilelink.stragglers", "tilelink.diagnose", "tilelink.runtime")
+    assert [one for one in imported_by("check", "add_norm", "--ranks", "2") if one.startswith(unused)] == []
+
+
 def test_a_list_of_the_commands_imports_none_of_them() -> None:
     assert imported_by("--help") & {"torch", "numpy", "lark", "jinja2", "tilelink.compiler"} == set()
 

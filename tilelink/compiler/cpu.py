@@ -15,7 +15,6 @@ import numpy as np
 from tilelink.artifact import Artifact, Promise
 from tilelink.backend import store
 from tilelink.compiler.artifact import artifact_of
-from tilelink.compiler.postmortem import explain
 from tilelink.compiler.promises import promises_of
 from tilelink.errors import BindingError, DeadlineError, DtypeError, RankError, ShapeError, public_methods
 from tilelink.ir.program import ITEM_BYTES
@@ -141,6 +140,9 @@ class Kernel:
         try:
             result = run_cpu(job)
         except (DeadlineError, RankError) as error:
+            # Imported here, with the simulator that predicts: only a launch that hangs is explained.
+            from tilelink.compiler.postmortem import explain
+
             explain(error, self.plan, self.tables, deadline)
             raise
         self._left[:] = [dict(own) for own in result.kept]
