@@ -31,16 +31,7 @@ from tilelink.frontend.limits import check_depth
 from tilelink.frontend.reserved import check_words
 from tilelink.ir.depth import deep
 from tilelink.ir.identity import ByIdentity
-from tilelink.ir.printer import (
-    MOVE,
-    NOTIFY,
-    RECEIVED,
-    WAIT,
-    print_range,
-    print_region,
-    print_scalar,
-    print_statement,
-)
+from tilelink.ir.printer import MOVE, NOTIFY, RECEIVED, WAIT, print_range, print_region, print_scalar, print_statement
 from tilelink.ir.program import (
     For,
     GridDim,
@@ -55,7 +46,6 @@ from tilelink.ir.program import (
     Region,
     Stage,
     Statement,
-    Store,
     Tensor,
     Transfer,
     Wait,
@@ -87,6 +77,7 @@ from tilelink.ir.visitor import (
     two_ranges,
     value_of,
     values,
+    written,
 )
 
 _CHECKED = ByIdentity[Program]()
@@ -310,11 +301,8 @@ def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkE
     for region in regions_of(statement):
         if (error := reach_error(program, region)) is not None:
             yield error
-    match statement:
-        case Store(region=region) | Transfer(target=region):
-            yield from _write_errors(program.tensor(region.tensor), region)
-        case _:
-            pass
+    if (region := written(statement)) is not None:
+        yield from _write_errors(program.tensor(region.tensor), region)
 
 
 def _by_words(location: Location | None, word: str) -> StageError:
@@ -367,20 +355,12 @@ def _check_signals(program: Program, mistakes: Mistakes) -> None:
         mistakes.add(AccountingError(message, location=wait.location, related=tensor.location, hint=hint))
 
 
-def _written(statement: Statement) -> Region | None:
-    match statement:
-        case Store(region=region) | Transfer(target=region):
-            return region
-        case _:
-            return None
-
-
 def _check_coverage(program: Program, mistakes: Mistakes) -> None:
     """Check that every output is written, and every local or symmetric tensor that is read."""
     everything = [s for stage in program.stages for s in statements(stage.body)]
-    written = {r.tensor for r in map(_written, everything) if r is not None}
+    filled = {r.tensor for r in map(written, everything) if r is not None}
     for tensor in program.tensors:
-        if tensor.space == "out" and tensor.name not in written:
+        if tensor.space == "out" and tensor.name not in filled:
             hint = f"{tensor.name}[...] = value in a stage, or take the declaration out"
             message = f"nothing writes the output {tensor.name}"
             mistakes.add(CoverageError(message, location=tensor.location, hint=hint))
@@ -388,7 +368,7 @@ def _check_coverage(program: Program, mistakes: Mistakes) -> None:
         value = value_of(statement)
         for region in reads(value) if value is not None else []:
             tensor = program.tensor(region.tensor)
-            if tensor.space in ("kept", "local", "symmetric") and tensor.name not in written:
+            if tensor.space in ("kept", "local", "symmetric") and tensor.name not in filled:
                 message = f"{tensor.name} is read here, and nothing writes it"
                 hint = f"write it in a stage, or declare {tensor.name} : in [...]"
                 error = CoverageError(message, location=region.location, related=tensor.location, hint=hint)
@@ -419,7 +399,7 @@ def _writes(
 ) -> Iterator[tuple[Region, tuple[IndexDecl, ...]]]:
     """Yield every written region, with the indices around it that do not occur in a condition around it."""
     for statement in body:
-        region = _written(statement)
+        region = written(statement)
         if region is not None:
             yield region, tuple(d for d in around if d.name not in conditions)
         match statement:

@@ -8,34 +8,16 @@ from collections.abc import Iterator
 from tilelink.errors import DtypeError, TileLinkError
 from tilelink.ir.parameters import holds_f32
 from tilelink.ir.printer import print_scalar
-from tilelink.ir.program import (
-    INTEGERS,
-    FromScalar,
-    Full,
-    If,
-    Literal,
-    Notify,
-    Program,
-    Region,
-    Statement,
-    Store,
-    Transfer,
-    Value,
-    Wait,
-)
+from tilelink.ir.program import INTEGERS, FromScalar, Full, If, Literal, Program, Region, Statement, Value
 from tilelink.ir.scalar import Compare, Logic, Param, Scalar, walk
-from tilelink.ir.visitor import reads, value_of, values
+from tilelink.ir.visitor import named, reads, value_of, values
 
 
 def regions_of(statement: Statement) -> list[Region]:
     """Return the regions that a statement names, without those of nested statements."""
     value = value_of(statement)
     found = reads(value) if value is not None else []
-    match statement:
-        case Store(region=region) | Transfer(target=region) | Notify(region=region) | Wait(region=region):
-            return [region, *found]
-        case _:
-            return found
+    return [*found] if (region := named(statement)) is None else [region, *found]
 
 
 def number_errors(program: Program, statement: Statement) -> Iterator[TileLinkError]:

@@ -8,23 +8,9 @@ from collections.abc import Iterable, Iterator
 from tilelink.errors import Location, Mistakes, ParseError
 from tilelink.frontend.syntax import Source
 from tilelink.ir.depth import BLOCKS, LOOPS, NUMBER_LEVELS, VALUE_LEVELS, nested_blocks, too_deep
-from tilelink.ir.program import (
-    For,
-    FromScalar,
-    If,
-    IndexDecl,
-    Notify,
-    Program,
-    Read,
-    Region,
-    Statement,
-    Store,
-    Transfer,
-    Value,
-    Wait,
-)
+from tilelink.ir.program import For, FromScalar, If, IndexDecl, Program, Read, Region, Statement, Value
 from tilelink.ir.scalar import Scalar, children
-from tilelink.ir.visitor import operands, value_of
+from tilelink.ir.visitor import named, operands, value_of
 
 Expression = Value | Scalar
 
@@ -65,7 +51,7 @@ def _ends(decl: IndexDecl) -> tuple[Scalar | None, ...]:
 
 
 def _require_statement(statement: Statement) -> None:
-    for region in _regions(statement):
+    if (region := named(statement)) is not None:
         _require_region(region)
     if isinstance(statement, If):
         _require_number(statement.condition, statement.location)
@@ -98,14 +84,6 @@ def _require_region(region: Region) -> None:
 def _require_number(expr: Scalar, location: Location | None) -> None:
     if (found := too_deep(expr, children, NUMBER_LEVELS + 1)) is not None:
         raise _levels("an integer expression", NUMBER_LEVELS, found.location or expr.location or location)
-
-
-def _regions(statement: Statement) -> Iterator[Region]:
-    match statement:
-        case Store(region=region) | Notify(region=region) | Wait(region=region) | Transfer(target=region):
-            yield region
-        case _:
-            pass
 
 
 def _statements(body: tuple[Statement, ...]) -> Iterator[Statement]:

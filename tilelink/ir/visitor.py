@@ -316,17 +316,25 @@ def _map_inner(statement: Statement, change: Callable[[Statement], Statement]) -
             return statement
 
 
+def written(statement: Statement) -> Region | None:
+    """Return the region that a statement writes, if it does."""
+    match statement:
+        case Store(region=region) | Transfer(target=region):
+            return region
+        case _:
+            return None
+
+
+def named(statement: Statement) -> Region | None:
+    """Return the region that a statement writes or signals, if it does."""
+    return statement.region if isinstance(statement, Notify | Wait) else written(statement)
+
+
 def stage_regions(stage: Stage) -> list[Region]:
     """Return every region in a stage's body: those that are read, then those that are written or signalled."""
     every = list(statements(stage.body))
     regions = [region for s in every if (value := value_of(s)) is not None for region in reads(value)]
-    for statement in every:
-        match statement:
-            case Store(region=region) | Notify(region=region) | Wait(region=region) | Transfer(target=region):
-                regions.append(region)
-            case _:
-                pass
-    return regions
+    return [*regions, *(region for s in every if (region := named(s)) is not None)]
 
 
 def stage_scalars(stage: Stage) -> list[Scalar]:

@@ -57,7 +57,7 @@ from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Transport, w
 from tilelink.lowering.enumerate import Enumerator
 from tilelink.lowering.events import READ, WRITE, number_channels, number_tasks
 from tilelink.lowering.messages import is_held, is_plain, one_message
-from tilelink.lowering.transform import free_name
+from tilelink.lowering.transform import new_name
 
 
 def choose_network(bound: Bound) -> Bound:
@@ -295,7 +295,7 @@ class _Carrying:
         first: list[Statement] = []
         value: Value = move.source
         if not isinstance(value, Local | Read):
-            name = self._name("value")
+            name = new_name(self.bound, self.stage, "value", self.names)
             first = [Assign(name=name, value=value, location=move.location)]
             value = Local(name=name, location=move.location)
         kept = Store(region=region, value=value, location=move.location)
@@ -310,14 +310,6 @@ class _Carrying:
             return (get,)
         kept = Store(region=get.target, value=Read(region=region), location=get.location)
         return replace(get, target=region), kept
-
-    def _name(self, wanted: str) -> str:
-        taken = {*self.bound.tensors, *self.bound.stages, *self.stage.extents, *self.names}
-        taken |= {p.name for p in self.bound.program.params}
-        taken |= {s.name for s in statements(self.stage.stage.body) if isinstance(s, Assign)}
-        name = free_name(wanted, taken)
-        self.names.add(name)
-        return name
 
     def _memory(self, move: Transfer, around: tuple[IndexDecl, ...], what: str) -> Region | None:
         """Return a region of new memory for a value, another one for each tile and iteration; None if there is none.
@@ -352,7 +344,7 @@ class _Carrying:
                 return None
         if used != decls.keys() or is_gather(coords[-1] if coords else None):
             return None
-        name = self._name(f"{self.stage.name}_{what}")
+        name = new_name(self.bound, self.stage, f"{self.stage.name}_{what}", self.names)
         # Of entries of an index tensor the memory is one too, so that what they are equal to is known.
         bound = None if target.decl.bound is None else const(self.bound.entries[target.name][1] + 1)
         decl = Tensor(

@@ -19,10 +19,10 @@ from itertools import combinations_with_replacement
 from tilelink.errors import TileSizeError
 from tilelink.ir.mapping import tile_index
 from tilelink.ir.printer import print_region
-from tilelink.ir.program import For, Region, Statement, Store, Transfer
+from tilelink.ir.program import For, Region, Statement
 from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import Int, Scalar, Whole, indices_in, is_gather
-from tilelink.ir.visitor import reads, statements, value_of
+from tilelink.ir.visitor import reads, statements, value_of, written
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.recurrences import holds_all
 
@@ -86,8 +86,5 @@ def _accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool, State
     for statement in statements(body):
         value = value_of(statement)
         yield from ((region, False, statement) for region in (reads(value) if value is not None else ()))
-        match statement:
-            case Store(region=region) | Transfer(target=region):
-                yield region, True, statement
-            case _:
-                pass
+        if (region := written(statement)) is not None:
+            yield region, True, statement

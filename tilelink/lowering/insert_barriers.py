@@ -51,7 +51,7 @@ from tilelink.ir.visitor import (
 )
 from tilelink.lowering.bound import Bound, BoundStage, KernelKind, with_bodies
 from tilelink.lowering.compact_tiles import obstacle
-from tilelink.lowering.transform import free_name
+from tilelink.lowering.transform import new_name
 
 
 def place_barriers(bound: Bound) -> Bound:
@@ -139,19 +139,11 @@ class _Placing:
         if value is None or not mixes(value) or all(one.tensor != region.tensor for one in reads(value)):
             return [statement]
         location = statement.location
-        name = self._name("loaded")
+        name = new_name(self.bound, self.stage, "loaded", self.names)
         loaded = Assign(name=name, value=value, location=location)
         result = Local(name=name, location=location)
         last = replace(statement, value=result) if isinstance(statement, Store) else replace(statement, source=result)
         return [loaded, Barrier(location=location), last]
-
-    def _name(self, wanted: str) -> str:
-        bound, stage = self.bound, self.stage
-        taken = {*bound.tensors, *bound.stages, *stage.extents, *(p.name for p in bound.program.params)} | self.names
-        taken |= {s.name for s in statements(stage.stage.body) if isinstance(s, Assign)}
-        name = free_name(wanted, taken)
-        self.names.add(name)
-        return name
 
 
 @dataclass(kw_only=True)

@@ -38,9 +38,9 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Index, Whole
-from tilelink.ir.visitor import map_value, map_values, reads, statements
+from tilelink.ir.visitor import map_value, map_values, reads
 from tilelink.lowering.bound import Bound, BoundStage, Transport, with_bodies
-from tilelink.lowering.transform import free_name
+from tilelink.lowering.transform import new_name
 
 
 def sink_waits(bound: Bound) -> Bound:
@@ -170,7 +170,7 @@ class _Sinking:
         location, region = dot.location, waits[0].region
         dim = contracted_dimension(dot, region)
         assert dim is not None
-        index, name = self._name("chunk"), self._name("part")
+        index, name = (new_name(self.bound, self.stage, one, self.names) for one in ("chunk", "part"))
         left, right = self._cut(dot.left, -1, index), self._cut(dot.right, -2, index)
         if left is None or right is None:
             return None
@@ -210,14 +210,6 @@ class _Sinking:
             case _:
                 return None
         return cut and replace(value, value=cut)
-
-    def _name(self, wanted: str) -> str:
-        bound, stage = self.bound, self.stage
-        taken = {*bound.tensors, *bound.stages, *stage.extents, *self.extents, *(p.name for p in bound.program.params)}
-        taken |= {s.name for s in statements(stage.stage.body) if isinstance(s, Assign)} | self.names
-        name = free_name(wanted, taken)
-        self.names.add(name)
-        return name
 
 
 def _at(region: Region, dim: int, index: str) -> Region:

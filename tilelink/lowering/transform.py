@@ -69,7 +69,9 @@ from tilelink.ir.visitor import (
     statements,
     value_of,
     values,
+    written,
 )
+from tilelink.lowering.bound import Bound, BoundStage
 
 
 def split_whole(program: Program, stage: Stage, key: str, location: Location | None) -> tuple[Stage, str]:
@@ -160,16 +162,7 @@ def remote_reads(stage: Stage) -> list[Region]:
 
 def stage_writes(stage: Stage) -> list[Region]:
     """Return the regions that a stage writes."""
-    regions: list[Region] = []
-    for statement in statements(stage.body):
-        match statement:
-            case Store(region=region):
-                regions.append(region)
-            case Transfer(target=target):
-                regions.append(target)
-            case _:
-                pass
-    return regions
+    return [region for one in statements(stage.body) if (region := written(one)) is not None]
 
 
 def flip_direction(program: Program, stage: Stage, direction: str, location: Location | None) -> Stage:
@@ -348,6 +341,14 @@ def number_of(expr: Scalar, numbers: Numbers, ranks: int) -> int:
     except ZeroDivisionError:
         hint = "the divisor must not be 0 with these numbers"
         raise BindingError("a size divides by zero", location=expr.location, hint=hint) from None
+
+
+def new_name(bound: Bound, stage: BoundStage, wanted: str, names: set[str]) -> str:
+    """Return a name for something new of a stage, which is like `wanted` and added to `names`: those that are new."""
+    taken = {*bound.tensors, *bound.stages, *stage.extents, *(p.name for p in bound.program.params), *names}
+    taken |= {s.name for s in statements(stage.stage.body) if isinstance(s, Assign)}
+    names.add(name := free_name(wanted, taken))
+    return name
 
 
 def free_name(wanted: str, taken: Collection[str]) -> str:

@@ -41,7 +41,17 @@ from tilelink.facts.linear import All, either, equal, less, negated
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.program import Barrier, For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
-from tilelink.ir.visitor import leading_waits, mixes, on_ranks, own_scalars, range_ends, reads, value_of, values
+from tilelink.ir.visitor import (
+    leading_waits,
+    mixes,
+    on_ranks,
+    own_scalars,
+    range_ends,
+    reads,
+    value_of,
+    values,
+    written,
+)
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, KernelKind
 from tilelink.lowering.events import READ, WRITE
 from tilelink.planning.any_program import assigns_in_launch
@@ -349,8 +359,7 @@ class Families:
     def _of_statement(self, place: Place) -> Iterator[Access]:
         """Yield the accesses of a statement, and of what is looked up there."""
         statement = place.statement
-        if isinstance(statement, Store | Transfer):
-            region = statement.region if isinstance(statement, Store) else statement.target
+        if (region := written(statement)) is not None:
             yield Access(kind=WRITE, place=place, region=region)
         value = value_of(statement)
         for part in values(value) if value is not None else ():

@@ -29,8 +29,8 @@ import numpy as np
 
 from tilelink.errors import VerificationError, WordsError
 from tilelink.ir.printer import NOTIFY, WAIT, print_region
-from tilelink.ir.program import Notify, Read, Region, Statement, Store, Transfer, Wait
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.program import Notify, Read, Statement, Transfer, Wait
+from tilelink.ir.visitor import statements, value_of, values, written
 from tilelink.lowering.bound import SWEEP_WINDOW, BoundTensor, KernelKind
 from tilelink.lowering.events import WRITE
 from tilelink.lowering.words import begins_anywhere, exact_sizes, lists, looks_up
@@ -88,7 +88,7 @@ def _signals(statement: Statement, packed: set[str]) -> Iterator[tuple[str, str]
 
 
 def _writes(plan: Plan, statement: Statement, packed: set[str]) -> Iterator[tuple[str, str]]:
-    region = _written(statement)
+    region = written(statement)
     if region is None:
         return
     mode = statement.mode if isinstance(statement, Transfer) else "store"
@@ -121,8 +121,8 @@ def _reads(plan: Plan, statement: Statement, packed: set[str]) -> Iterator[tuple
 
 
 def _programs(plan: Plan, name: str, statement: Statement, packed: set[str]) -> Iterator[tuple[str, str]]:
-    stage, written = plan.bound.stages[name], _written(statement)
-    used = {read.region.tensor for read in _all_reads(statement)} | ({written.tensor} if written is not None else set())
+    stage, target = plan.bound.stages[name], written(statement)
+    used = {read.region.tensor for read in _all_reads(statement)} | ({target.tensor} if target is not None else set())
     if used & packed and stage.kind is not KernelKind.TILES:
         message = f"accesses {min(used & packed)} by words, and its programs do not load and store"
         yield message, "a stage on SMs, without tma_copy and roles"
@@ -131,14 +131,6 @@ def _programs(plan: Plan, name: str, statement: Statement, packed: set[str]) -> 
 def _all_reads(statement: Statement) -> list[Read]:
     value = value_of(statement)
     return [part for part in values(value) if isinstance(part, Read)] if value is not None else []
-
-
-def _written(statement: Statement) -> Region | None:
-    match statement:
-        case Store(region=region) | Transfer(target=region):
-            return region
-        case _:
-            return None
 
 
 def _accesses(plan: Plan, tensor: BoundTensor) -> Iterator[VerificationError]:

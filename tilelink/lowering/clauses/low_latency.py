@@ -60,21 +60,13 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Typing
-from tilelink.ir.visitor import map_value, reads, statements, value_of
+from tilelink.ir.visitor import map_value, reads, statements, value_of, written
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, packings, with_bodies, with_channels
 from tilelink.lowering.clauses.clause import Clause, Numbers, Phase, TensorChoices, said, switch
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import Partial
-from tilelink.lowering.events import (
-    NOTIFY,
-    READ,
-    WAIT,
-    WRITE,
-    Accesses,
-    Signals,
-    channels_of,
-)
+from tilelink.lowering.events import NOTIFY, READ, WAIT, WRITE, Accesses, Signals, channels_of
 from tilelink.lowering.guards import Guards
 from tilelink.lowering.transform import number_of
 from tilelink.lowering.words import begins_anywhere, exact_sizes, lists, looks_up, names_in
@@ -253,11 +245,7 @@ def _not_plain(bound: Bound, stage: BoundStage) -> str | None:
 
 
 def _target(statement: Statement) -> str | None:
-    match statement:
-        case Store(region=region) | Transfer(target=region):
-            return region.tensor
-        case _:
-            return None
+    return region.tensor if (region := written(statement)) is not None else None
 
 
 # What words carry ------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop
 from tilelink.lowering.clauses.clause import Choices, Clause, Known, Phase, Ties, count, without
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.orders import TILE
-from tilelink.lowering.transform import free_name, number_of, stage_writes
+from tilelink.lowering.transform import new_name, number_of, stage_writes
 from tilelink.scheduling.schedule import Fused, Schedule
 
 CUT_BY_INDEX = "the end of an index cuts its tiles where no tensor ends"
@@ -215,17 +215,14 @@ class Split:
         self.rows, self.columns = (str(axis.index) for axis in self.typing.type_of(self.products[0]).axes)
         self.contracted = self.typing.type_of(self.products[0].left).axes[-1].dim or const(1)
         self.length = number_of(self.contracted, bound.numbers, bound.ranks)
-        self.taken = {*bound.tensors, *bound.stages, *stage.extents, *(p.name for p in bound.program.params)}
-        self.taken |= {s.name for s in statements(stage.stage.body) if isinstance(s, Assign)}
+        self.names = set[str]()
         self.within = {name: self._name(f"{name}_in") for name in (self.rows, self.columns)}
         self.tail, self.part, self.inner = (self._name(end) for end in ("tail", "part", "inner"))
         self.memory = self._name(f"{stage.name}_split")
         self.own = self._name(f"{stage.name}_own") if self.keeps else ""  # the sum of the only product with roles
 
     def _name(self, wanted: str) -> str:
-        name = free_name(wanted, self.taken)
-        self.taken.add(name)
-        return name
+        return new_name(self.bound, self.stage, wanted, self.names)
 
     def cut(self, kernel: Kernel, most: int) -> _Cut | str:
         """Return how the last wave is split, or why it is not."""
