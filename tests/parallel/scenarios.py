@@ -323,6 +323,10 @@ def differentiated_twice() -> None:
         (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
         with pytest.raises(RuntimeError, match="differentiate twice"):
             dx.square().sum().backward()
+    x, w = (distribute_tensor(torch.ones(4, 2 * over.size()), over, [Shard(1)]) for _ in range(2))
+    (dx,) = torch.autograd.grad(ops.gemm_ar(x.requires_grad_(), w).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        dx.square().sum().backward()
 
 
 def spread_rows() -> None:

@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from tilelink.errors import BindingError, ShapeError
 from tilelink.ops.groups import group_of, members_of, name_of
@@ -94,5 +95,6 @@ class _OneLoss(torch.autograd.Function):
         return y.view_as(y)
 
     @staticmethod
+    @once_differentiable  # of what is divided again, another time, no gradient would be that of one loss
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
         return dy / ctx.ranks, None
