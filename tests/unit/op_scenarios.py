@@ -951,6 +951,8 @@ def attended_mistakes() -> None:
         ((q[..., :0], k[..., :0], k[..., :0]), ShapeError, r"k is \[1, 2, 6, 0\]"),
         ((q.int(), k.int(), k.int()), DtypeError, "q of attention is torch.int32"),
         ((cast(Any, [q]), k, k), DtypeError, "q of attention is a list"),
+        ((q, k.to_sparse(), k), DtypeError, r"k of attention is torch\.sparse_coo"),
+        ((torch.nested.nested_tensor([q[0]]), k, k), DtypeError, "q of attention is a nested tensor"),
     ):
         with pytest.raises(error, match=text):
             ops.attention(*operands, is_causal=True)
@@ -1098,6 +1100,7 @@ def decoded_mistakes() -> None:
         ((q, k, v, pages.long(), lengths), DtypeError, "page_table is torch.int64"),
         ((q, k, v, pages, lengths.float()), DtypeError, "cache_seqlens is torch.float32"),
         ((q.int(), k.int(), v.int(), pages, lengths), DtypeError, "q of decode_attention is torch.int32"),
+        ((q, k, v.to_sparse(), pages, lengths), DtypeError, r"v_cache of decode_attention is torch\.sparse_coo"),
         ((q, k, v, cast(Any, pages.tolist()), lengths), DtypeError, "page_table of decode_attention is a list"),
     ]
     for operands, error, text in cases:

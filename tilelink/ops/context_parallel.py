@@ -169,8 +169,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, documents: Tensor |
     if type(q) is not torch.Tensor:
         refuse_dtensors("attention", (q, k, v, documents))
     for name, one in (("q", q), ("k", k), ("v", v)):
-        if type(one) is not torch.Tensor:
-            check_tensor("attention", name, one)
+        check_tensor("attention", name, one)
         if one.dim() != 4:
             raise ShapeError(f"{name} is {list(one.shape)}", hint="it is [batch, heads, rows, depth]")
         if one.dtype != q.dtype or one.device != q.device:

@@ -94,8 +94,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, pages: Tensor, lengths: Tensor) -> N
     if type(q) is not torch.Tensor:
         refuse_dtensors(PROGRAM, (q, k, v, pages, lengths))
     for name, one in (("q", q), ("k_cache", k), ("v_cache", v), ("page_table", pages), ("cache_seqlens", lengths)):
-        if type(one) is not torch.Tensor:
-            check_tensor(PROGRAM, name, one)
+        check_tensor(PROGRAM, name, one)
     if q.dim() not in (3, 4):
         raise ShapeError(f"q is {list(q.shape)}", hint="it is [batch, heads, depth] or [batch, queries, heads, depth]")
     if is_differentiated((q, k, v)):

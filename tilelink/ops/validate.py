@@ -8,6 +8,7 @@ from math import inf
 import torch
 
 from tilelink.errors import BindingError, DtypeError, ShapeError, UnknownNameError
+from tilelink.ops.custom import is_dense
 from tilelink.ops.operators import Operator
 from tilelink.ops.unfused import ACTIVATIONS
 from tilelink.runtime.cuda.operands import overlapping
@@ -41,9 +42,12 @@ def check_activation(activation: str) -> None:
 
 
 def check_tensor(op: str, name: str, given: object) -> None:
-    """Raise DtypeError for an operand that is no tensor."""
+    """Raise DtypeError for an operand that is no tensor, or no dense one."""
     if not isinstance(given, torch.Tensor):
         raise DtypeError(f"{name} of {op} is a {type(given).__name__}", hint="operands are torch tensors")
+    if not is_dense(given):
+        kind = "a nested tensor" if given.is_nested else f"{given.layout}"
+        raise DtypeError(f"{name} of {op} is {kind}", hint="operands are dense: give it to_dense(), or padded")
 
 
 def check_floating(name: str, dtype: torch.dtype) -> None:
