@@ -63,7 +63,7 @@ def introduce(bound: Bound, sets: Sequence[str], schedule: Schedule | None, *, o
     also = f" ({', '.join(chosen)} chosen for you: --set {chosen[0]}=NUMBER)" if chosen else ""
     choices = [text.strip() for text in sets if text.partition("=")[0].strip() in open_names(bound.source)]
     sizes = "".join(f", {text}" for text in (values_text(bound.numbers), *choices) if text)
-    say(f"{what}{sizes}{also}: {tiles_of(bound):,} tiles")
+    say(f"{what}{sizes}{also}: {bound.total:,} tiles")
     say_grid(bound.source, bound.numbers, bound.ranks, bound.nodes)
 
 
@@ -174,11 +174,6 @@ def progress(
 
 
 # Estimates ---------------------------------------------------------------------------------------------------
-
-
-def tiles_of(bound: Bound) -> int:
-    """Return the number of tiles of all ranks."""
-    return bound.ranks * sum(stage.total for stage in bound.stages.values())
 
 
 def interpreted_seconds(bound: Bound, launches: int) -> float:

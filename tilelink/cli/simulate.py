@@ -11,16 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tilelink import compiler
-from tilelink.cli.notices import (
-    PLANNED_S,
-    SEARCHED_S,
-    UNSEARCHED,
-    introduce,
-    patience,
-    say_built_in,
-    suggested,
-    tiles_of,
-)
+from tilelink.cli.notices import PLANNED_S, SEARCHED_S, UNSEARCHED, introduce, patience, say_built_in, suggested
 from tilelink.cli.options import (
     DEFAULT,
     DTYPE,
@@ -105,7 +96,7 @@ def simulate(
             if schedule is None:
                 say_built_in(module, chosen)
             introduce(bound, sets or [], scheduled, only_chosen=True)
-        with patience("planning and simulating", PLANNED_S * tiles_of(bound), as_json):
+        with patience("planning and simulating", PLANNED_S * bound.total, as_json):
             result = simulation.simulate(
                 chosen, scheduled, **sizes, machine=described, cost=cost_model(cost), routing=routing, draws=draws,
             )  # fmt: skip

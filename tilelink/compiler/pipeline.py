@@ -11,14 +11,7 @@ from tilelink.backend import store
 from tilelink.compiler.cpu import Kernel, Tensors
 from tilelink.compiler.modules import schedule_of
 from tilelink.compiler.proofs import proved
-from tilelink.errors import (
-    AccountingError,
-    BindingError,
-    ProgressError,
-    ShapeError,
-    UnknownTargetError,
-    public,
-)
+from tilelink.errors import AccountingError, BindingError, ProgressError, ShapeError, UnknownTargetError, public
 from tilelink.frontend.checker import check
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program, require_program
@@ -137,10 +130,9 @@ def plan(
 
     say("binding")
     numbers = bound(program, schedule, **where, dims=dims, dtype=dtype)
-    tiles = numbers.ranks * sum(stage.total for stage in numbers.stages.values())
-    say(f"planning {tiles:,} tiles")
+    say(f"planning {numbers.total:,} tiles")
     values = checked_tables(numbers, tables or {})
-    return proved(numbers, values, lambda rule: say(f"the rule {rule} for {tiles:,} tiles"))
+    return proved(numbers, values, lambda rule: say(f"the rule {rule} for {numbers.total:,} tiles"))
 
 
 def checked_tables(numbers: Bound, tables: Tables) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 from tilelink.errors import ParseError, StageError, public
 from tilelink.files import lines_of
 from tilelink.frontend.build import parsed_program
+from tilelink.frontend.declare import last_word
 from tilelink.frontend.syntax import (
     DefSyntax,
     GridSyntax,
@@ -81,12 +82,12 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
             case ast.Expr(value=ast.Constant(value=str())):
                 continue
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function, args=[value], keywords=[])) if (
-                _last(function) == "let"
+                last_word(function) == "let"
             ):
                 names.append(LetSyntax(name=name, value=value, node=statement))
             case ast.Assign(targets=[ast.Name(id=name) as named], value=ast.Subscript() as part):
                 over.append(GroupSyntax(name=name, part=part, node=named))
-            case ast.Assign(targets=[target], value=ast.Call(func=function) as call) if _last(function) == "grid":
+            case ast.Assign(targets=[target], value=ast.Call(func=function) as call) if last_word(function) == "grid":
                 over += _grid(target, call, source)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                 tensors.append(_tensor(name, call, statement, source))
@@ -148,7 +149,7 @@ def _kind(arg: ast.arg) -> str:
 
 def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> TensorSyntax:
     location = source.location(node)
-    word = _last(call.func)
+    word = last_word(call.func)
     if word not in DECLARATIONS:
         hint = f"{name} = tilelink.input(M, K); also {', '.join(DECLARATIONS)}"
         raise ParseError(f"{ast.unparse(call.func)} declares nothing", location=location, hint=hint)
@@ -191,9 +192,9 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
 def _stage(node: ast.FunctionDef, source: Source) -> StageSyntax:
     match node.decorator_list:
         case [ast.Call(func=decorator, args=[], keywords=[ast.keyword(arg="on", value=on)])]:
-            kind = _last(decorator)
+            kind = last_word(decorator)
         case [decorator]:
-            kind, on = _last(decorator), None
+            kind, on = last_word(decorator), None
         case _:
             kind, on = "", None
     if kind not in STAGES:
@@ -234,7 +235,7 @@ def _part_of(indices: list[IndexSyntax], statement: ast.stmt) -> tuple[IndexSynt
 
 def _in_part(index: IndexSyntax, part: ast.Subscript, statement: ast.stmt, source: Source) -> IndexSyntax:
     """Return an index that runs over a part of its dimension."""
-    by_one = isinstance(index.extent, ast.Call) and _last(index.extent.func) == "by" and bool(index.extent.args)
+    by_one = isinstance(index.extent, ast.Call) and last_word(index.extent.func) == "by" and bool(index.extent.args)
     size = index.extent.args[0] if by_one and isinstance(index.extent, ast.Call) else index.extent
     if ast.unparse(part.value) != ast.unparse(size):
         hint = f"{index.name} = {ast.unparse(size)}[...], once"
@@ -248,9 +249,4 @@ def _in_part(index: IndexSyntax, part: ast.Subscript, statement: ast.stmt, sourc
 
 def _word(annotation: ast.expr) -> str:
     """The last component of an annotation, which may be quoted."""
-    return _last(annotation).strip("'\"")
-
-
-def _last(node: ast.expr) -> str:
-    """The last component of a dotted name."""
-    return ast.unparse(node).rpartition(".")[2]
+    return last_word(annotation).strip("'\"")

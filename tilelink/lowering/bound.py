@@ -540,6 +540,11 @@ class Bound:
         """True if all kernels run one after the other, on the caller's stream."""
         return all(one.stream == "main" for one in self.kernels)
 
+    @property
+    def total(self) -> int:
+        """The tiles of all ranks."""
+        return self.ranks * sum(stage.total for stage in self.stages.values())
+
     @cached_property
     def kernel_of(self) -> Mapping[str, Kernel]:
         """stage -> the kernel that runs it."""

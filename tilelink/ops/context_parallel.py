@@ -130,6 +130,7 @@ def check_method(method: str) -> None:
 def zigzag(x: Tensor, ranks: int, rank: int, dim: int = 2) -> Tensor:
     """Return the rows of a rank of a whole sequence: chunk `rank` of 2 * ranks chunks, and as far from the end.
 
+    dim: that of the rows of x, as of [batch, heads, rows, depth]. The result has a part of them, 1 of `ranks`.
     Raises ShapeError unless the sequence has as many whole chunks, RankError for a rank that there is not.
     """
     if not 0 <= rank < ranks:
@@ -143,7 +144,7 @@ def zigzag(x: Tensor, ranks: int, rank: int, dim: int = 2) -> Tensor:
 
 
 def from_zigzag(parts: list[Tensor], dim: int = 2) -> Tensor:
-    """Return the whole sequence whose rows in zigzag these are, those of all ranks.
+    """Return the whole sequence whose rows in zigzag these are: `parts` of all ranks, rising, with rows along `dim`.
 
     Raises ShapeError unless all have two chunks of as many rows.
     """

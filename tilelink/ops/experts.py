@@ -13,15 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from tilelink.errors import (
-    BindingError,
-    CapacityError,
-    DtypeError,
-    ShapeError,
-    TileLinkError,
-    UnknownNameError,
-)
-from tilelink.ops import torch_experts
+from tilelink.errors import BindingError, CapacityError, DtypeError, ShapeError, TileLinkError, UnknownNameError
+from tilelink.ops import torch_attention, torch_experts
 from tilelink.ops.calls import able, gpu_of, has_roles
 from tilelink.ops.choice import DEFAULTS
 from tilelink.ops.consensus import CallKind, agree, compares_each, consensus, refuse
@@ -120,7 +113,8 @@ def moe(
     """As `expert_parallel`, but each rank has a slice of every expert, of I of the inner features: tensor parallelism.
 
     x [M, H], ids [M, k] from 0 to E - 1, weights [M, k], w13 [E, 2 I, H], gate before up, w2 [E, H, I] -> [M, H].
-    shared: whole on each rank, which takes it for its own tokens.
+    shared: whole on each rank, which takes it for its own tokens. w13_scale, w2_scale, tokens, blocks, activation,
+    recompute, schedule, and what is raised: as of `expert_parallel`.
     """
     operands = x, ids, weights, w13, w2, w13_scale, w2_scale
     return _in_blocks(SLICES, operands, shared, group, tokens, None, blocks, activation, recompute, schedule)
@@ -489,7 +483,7 @@ def _nothing(x: Tensor) -> list[Tensor]:
 
 
 def _kept_types(x: Tensor) -> tuple[torch.dtype, ...]:
-    return x.dtype, torch_experts.wide(x.dtype), torch.int32, torch.int32, torch.int32, x.dtype
+    return x.dtype, torch_attention.wide(x.dtype), torch.int32, torch.int32, torch.int32, x.dtype
 
 
 def _by_kernels(

@@ -137,8 +137,8 @@ def fused_candidates(request: Request, machine: Machine) -> list[Candidate]:
     found: list[tuple[Candidate, Bound]] = []
     spent = 0
     own = programs_for(request.op, request.variant)[0]
-    for bound in sorted(feasible(request, machine.processor), key=lambda one: (one.source != own, _tiles(one))):
-        spent += _tiles(bound)
+    for bound in sorted(feasible(request, machine.processor), key=lambda one: (one.source != own, one.total)):
+        spent += bound.total
         if spent > TILES:
             break
         if (seconds := predicted_seconds(bound, machine)) is not None:
@@ -151,7 +151,7 @@ def fused_candidates(request: Request, machine: Machine) -> list[Candidate]:
 
 def predicted_seconds(bound: Bound, machine: Machine) -> float | None:
     """Return the seconds that a launch is predicted to take; None if it never ends, or has more tiles than TILES."""
-    if _tiles(bound) > TILES:
+    if bound.total > TILES:
         return None
     with suppress(TileLinkError):  # a schedule that deadlocks
         return simulate(with_queue_order(make_plan(bound)), machine).seconds
@@ -166,9 +166,7 @@ def _is_safe(bound: Bound) -> bool:
 
 
 @lru_cache(maxsize=8)
-def feasible(
-    request: Request, processor: Target, names: frozenset[tuple[str, str]] | None = None
-) -> tuple[Bound, ...]:
+def feasible(request: Request, processor: Target, names: frozenset[tuple[str, str]] | None = None) -> tuple[Bound, ...]:
     """Return the bound GPU schedules of the operator's programs that fit a processor at these sizes.
 
     Those with roles are for processors that have them: on others they would lack what the others have instead.
@@ -187,10 +185,6 @@ def feasible(
                 if does_not_fit(bound) is None:
                     found.append(bound)
     return tuple(found)
-
-
-def _tiles(bound: Bound) -> int:
-    return bound.ranks * sum(stage.total for stage in bound.stages.values())
 
 
 # The library -------------------------------------------------------------------------------------------------

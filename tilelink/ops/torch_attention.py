@@ -34,7 +34,7 @@ def kernel_for(q: Tensor) -> str:
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of sums, and so of log-sums and of gradients of keys: f32, or f64 for f64."""
+    """Return the dtype of sums, of log-sums, of gradients of keys and of weights of choices: f32, or f64 for f64."""
     return torch.promote_types(dtype, torch.float32)
 
 

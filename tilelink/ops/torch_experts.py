@@ -29,6 +29,7 @@ from tilelink.ops.groups import wait_for
 from tilelink.ops.nodes import is_one_node
 from tilelink.ops.own import Op, of_library
 from tilelink.ops.routing import by_expert
+from tilelink.ops.torch_attention import wide
 
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten
@@ -69,11 +70,6 @@ class Chosen(NamedTuple):
     starts: Tensor
     order: Tensor
     place: Tensor
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of weights and of sums over ranks."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 def has_kernels(x: Tensor, layer: Layer) -> bool:

@@ -325,6 +325,7 @@ class GatedMLP(stock.ParallelStyle):
     product, which gathers x once. The module's forward is replaced; unless it is on the meta device, it is compared
     with the formula first. activation: "silu" or "gelu". layouts: of x and the result, Shard(dim) or Replicate(); None
     is Shard(1). Where that is the last dimension, as of x [rows, K], x is gathered before and the result summed on all.
+    use_local_output: as of torch's styles.
 
     Raises RankError for a mesh of several dimensions, BindingError for a module that computes something else,
     ShapeError for features that ranks do not divide.
@@ -365,8 +366,8 @@ class Experts(stock.ParallelStyle):
     The module takes the tokens of a rank [..., H], the numbers of their experts and the weights of those [..., k], as
     torch.topk of a router gives them, and returns the weighted sums [..., H]. w13: its parameter [experts, 2 inner, H],
     gate before up, or two names, of [experts, inner, H] each, which are copied next to each other in each call. w2: its
-    parameter [experts, H, inner]. Both become DTensors of whole experts, Shard(0). tokens, capacity, recompute: as of
-    `tilelink.ops.expert_parallel`, which computes; gradients are those of the sum of all ranks' losses.
+    parameter [experts, H, inner]. Both become DTensors of whole experts, Shard(0). activation, tokens, capacity, and
+    recompute: as of `tilelink.ops.expert_parallel`, which computes. Gradients are those of the sum of ranks' losses.
 
     Raises RankError for a mesh of several dimensions, ShapeError for experts that ranks do not divide, BindingError for
     a module that computes something else.

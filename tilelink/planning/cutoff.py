@@ -230,7 +230,7 @@ def cutoff(bound: Bound) -> Cutoff | None:
     search = Search(own, high)
     found = search.repetitions()
     small = _small(own, found, search.digits)
-    many = own.ranks * sum(stage.total for stage in own.stages.values()) > MAX_TILES
+    many = own.total > MAX_TILES
     # Few blocks on all ranks may have a proof where one rank has none, so they are asked if a plan holds them.
     one = rotation(small) if turned and (many or not found) else None
     if many and one is None:

@@ -163,4 +163,4 @@ class Space(Points):
             bound = self._bound(number, schedule)
         except TileLinkError:
             return inf
-        return bound.ranks * sum(stage.total for stage in bound.stages.values())
+        return bound.total

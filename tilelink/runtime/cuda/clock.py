@@ -37,7 +37,7 @@ def ping(own, there, answers, budget, ROUNDS: tl.constexpr):
     own, there: addresses of int64 [ROUNDS], zeros, on this GPU and on the peer. answers: int64 [ROUNDS, 3], the time
     sent, the peer's time, the time received; zeros if no answer came.
     """
-    limit = _now() + budget
+    limit = now() + budget
     for i in range(ROUNDS):
         place = answers.to(tl.int64) + i * 24
         tl.inline_asm_elementwise(
@@ -48,7 +48,7 @@ def ping(own, there, answers, budget, ROUNDS: tl.constexpr):
 @triton.jit
 def pong(own, there, budget, ROUNDS: tl.constexpr):
     """Answer ROUNDS words of a peer with the time at which each came (arguments as of `ping`)."""
-    limit = _now() + budget
+    limit = now() + budget
     for i in range(ROUNDS):
         tl.inline_asm_elementwise(
             PONG, "=r,l,l,l", [own + i * 8, there + i * 8, limit], dtype=tl.int32, is_pure=False, pack=1
@@ -59,11 +59,12 @@ def pong(own, there, budget, ROUNDS: tl.constexpr):
 def stamp(times, COUNT: tl.constexpr):
     """Write the time, COUNT times, to int64 [COUNT]."""
     for i in range(COUNT):
-        tl.store(times + i, _now())
+        tl.store(times + i, now())
 
 
 @triton.jit
-def _now():
+def now():
+    """Return the time of the GPU, in nanoseconds."""
     return tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
 
 

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from tilelink import device as dl
 from tilelink.device.debug import armed
-from tilelink.runtime.cuda.clock import BUDGET_NS, ROUNDS, Clocks
+from tilelink.runtime.cuda.clock import BUDGET_NS, ROUNDS, Clocks, now
 from tilelink.runtime.cuda.functions import HelperKernel, Link
 from tilelink.runtime.nvshmem.library import Library
 
@@ -26,10 +26,10 @@ def ping(mail, answers, debug_block, peer, ROW: tl.constexpr, ROUNDS: tl.constex
     the time sent, the peer's time, the time received; zeros after a wait that took too long.
     """
     for i in range(ROUNDS):
-        sent = _now()
+        sent = now()
         dl.network_notify(mail, None, 0, peer, ROW + ASKED, debug_block, 0, i)
         dl.wait(mail, ROW + ANSWERED, i + 1, debug_block, 0, i)
-        received = _now()
+        received = now()
         place = answers + 3 * i
         came = tl.load(mail + ROW + ANSWERS + i, volatile=True)
         tl.store(place, sent)
@@ -47,14 +47,9 @@ def pong(mail, own, debug_block, rank, ROW: tl.constexpr, ROUNDS: tl.constexpr):
     for i in range(ROUNDS):
         dl.wait(mail, ROW + ASKED, i + 1, debug_block, 0, i)
         source = mail + ROW + ANSWERS + i
-        tl.store(source, _now())
+        tl.store(source, now())
         dl.put_signal(own, rank, 0, ROW + ANSWERS + i, source, 1, mail, None, ROW + ANSWERED, debug_block, 0, i)
     dl.network_quiet()
-
-
-@triton.jit
-def _now():
-    return tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
 
 
 class NetworkClocks(Clocks):
