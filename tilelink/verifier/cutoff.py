@@ -174,7 +174,7 @@ def _of_whole(part: Cutoff, plan: Plan, name: str) -> str | None:
     """Return what is said beside a refusal of a small program by a rule that is one of the whole program, or None."""
     if part.ranks is not None or part.rotation is not None:
         return None  # of the other ranks nothing is there
-    said = f"{part.standing} stand for all"
+    said = f"{part.representatives} stand for all"
     if name in OF_EVENTS:
         return said
     events = (len(plan.accesses.task) + len(plan.signals.task)) * executions(part.whole) // part.executions
