@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,7 @@ from tests.runtime.process_helpers import alive, children, open_files, wait_for
 from tilelink.device import monitor
 from tilelink.errors import DeadlineError, RankError
 from tilelink.runtime.cpu.arena import Arena
-from tilelink.runtime.cpu.processes import Process, run_processes
-from tilelink.runtime.cpu.processes import parent as parent_module
+from tilelink.runtime.cpu.processes import Process, parent, run_processes
 from tilelink.runtime.cpu.processes import run as run_module
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,11 +125,12 @@ def test_a_death_is_seen_although_another_process_holds_the_pipe() -> None:
     assert time.monotonic() - start < SOON_S
 
 
-def test_a_process_that_is_busy_when_another_fails_is_killed() -> None:
-    def busy(epoch: int) -> None:
-        while True:
-            pass
+def busy(epoch: int) -> None:
+    while True:
+        pass
 
+
+def test_a_process_that_is_busy_when_another_fails_is_killed() -> None:
     start = time.monotonic()
     with pytest.raises(RankError, match="rank 1"):
         run_processes(processes_of(busy, lambda epoch: boom(2)), launches=1, deadline_s=30)
@@ -235,31 +236,52 @@ def test_an_interrupt_of_the_parent_ends_everything() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_another_thread_takes_interrupts_no_fork(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mask is that of one thread, and Python's handlers run in the main thread for signals of all."""
+@pytest.mark.parametrize("where", ["fork", "_reaped"])
+def test_an_interrupt_that_another_thread_takes_loses_no_process(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes after a fork, before the child is known, or while children are ended: a mask would not hold it back."""
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    unchanged, sent = getattr(parent, where), list[float]()
 
-    def interrupted() -> int:
-        pid = os.fork()
-        if pid:
-            other = threading.Thread(target=signal.pthread_kill, args=(sender.ident, number))
-            other.start()
-            other.join()
-            time.sleep(0.05)  # a handler would run here
-        return pid
+    def interrupted(*args: Any, **options: Any) -> Any:
+        result = unchanged(*args, **options)
+        stopped = where == "fork" or args[0].stopped
+        if result and stopped and not sent:  # 0 is the child after a fork, and one that still runs
+            sent.append(time.monotonic())
+            assert thread.ident
+            signal.pthread_kill(thread.ident, signal.SIGINT)
+            time.sleep(0.2)
+        return result
 
-    done = threading.Event()
-    sender = threading.Thread(target=done.wait)
-    sender.start()
-    before = signal.signal(number, signal.default_int_handler)
-    monkeypatch.setattr(parent_module, "fork", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    monkeypatch.setattr(parent, where, interrupted)
+    thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_processes(processes_of(waits_for_ever(0)), launches=1, deadline_s=30)
+            run_processes(processes_of(lambda epoch: boom(2), busy, busy), launches=1, deadline_s=30)
+        assert time.monotonic() - sent[0] < SOON_S
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
     finally:
-        signal.signal(number, before)
-        done.set()
-        sender.join()
+        signal.signal(signal.SIGINT, before)
+        ended.set()
+        thread.join()
+
+
+def test_handlers_that_raise_nothing_run_while_processes_do() -> None:
+    seen = Arena(128).allocate((1,), torch.int32)
+
+    def until_seen(epoch: int) -> None:
+        os.kill(os.getppid(), signal.SIGALRM)
+        while not int(seen[0]):
+            time.sleep(0.01)
+
+    before = signal.signal(signal.SIGALRM, lambda number, frame: seen.fill_(number))
+    try:
+        run_processes(processes_of(until_seen), launches=1, deadline_s=30, timeout_s=SOON_S)
+        assert int(seen[0]) == signal.SIGALRM
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_the_parent_alone_decides_on_ctrl_c_and_handlers_are_not_inherited() -> None:
@@ -283,8 +305,7 @@ def test_the_parent_alone_decides_on_ctrl_c_and_handlers_are_not_inherited() -> 
 def test_processes_die_with_their_parent() -> None:
     program = """
 import os, time
-from tilelink.runtime.cpu.processes import Process, run_processes
-from tilelink.runtime.cpu.processes import parent as parent_module
+from tilelink.runtime.cpu.processes import Process, parent, run_processes
 def step(epoch):
     os.write(1, b"%d\\n" % os.getpid())
     time.sleep(60)

@@ -7,9 +7,9 @@ import selectors
 import signal
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 from tilelink.runtime.cpu.processes import child
@@ -51,55 +51,27 @@ class Child:
         return self.died if self.outcome is None else self.outcome.kind in {"failed", "deadline"}
 
 
-@contextlib.contextmanager
-def _held_back() -> Generator[set[int]]:
-    """Let signals, and Python's handlers of them, wait until this is over. Gives the mask of before."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
-    try:
-        with contextlib.ExitStack() as stack:
-            for number in _HELD_BACK if threading.current_thread() is threading.main_thread() else ():
-                stack.enter_context(_later(number))
-            yield mask
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-@contextlib.contextmanager
-def _later(number: signal.Signals) -> Generator[None]:
-    """Hold back what handles a signal that another thread takes: Python's handlers run in the main thread, mask or not.
-
-    In a callback of a fork an exception of theirs would be lost.
-    """
-    handler, came = signal.getsignal(number), list[int]()
-    if not callable(handler):
-        yield
-        return
-    try:
-        signal.signal(number, lambda number, _: came.append(number))
-        yield
-    finally:
-        signal.signal(number, handler)
-        if came:
-            signal.raise_signal(number)  # waits for the mask
-
-
 class Supervisor:
     """The processes of a run. When the context is left, all have ended and are reaped, whatever happened inside."""
 
     def __init__(self, run: Run, progress: SharedProgress) -> None:
         self._run = run
         self._progress = progress
+        self._handlers = _Handlers()
         self.children: list[Child] = []
 
     def __enter__(self) -> Self:
+        self._handlers.hold_back()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        with _held_back():  # Ctrl-C must not interrupt this halfway
+        try:
             for one in self.children:
                 if one.ended is None:
                     one.stopped = True
                     self._end(one)
+        finally:
+            self._handlers.put_back()
 
     def start(self) -> None:
         """Fork all processes."""
@@ -107,22 +79,25 @@ class Supervisor:
         child.flush_output()  # otherwise each child would print the buffered output again
         with single_thread():
             for index in range(len(self._run.processes)):
+                self._handlers.run()
                 self._start(index, parent)
 
     def _start(self, index: int, parent: int) -> None:
         read, write = os.pipe()
         os.set_blocking(read, False)
-        with _held_back() as mask:  # no handler runs between the fork and the line that stores the child
-            try:
-                pid = fork()
-                if pid == 0:
-                    child.main(self._run, self._progress, index, pipe=write, parent=parent, mask=mask)
-                self.children.append(Child(index=index, pid=pid, pipe=read))
-            except OSError:
-                os.close(read)
-                raise
-            finally:
-                os.close(write)
+        # No handler of this process may run in the child.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
+        try:
+            pid = fork()
+            if pid == 0:
+                child.main(self._run, self._progress, index, pipe=write, parent=parent, mask=mask)
+            self.children.append(Child(index=index, pid=pid, pipe=read))
+        except OSError:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def watch(self, limit_s: float | None, quiet_s: float) -> str | None:
         """Listen until every process has ended.
@@ -136,6 +111,7 @@ class Supervisor:
             for one in self.children:
                 selector.register(one.pipe, selectors.EVENT_READ, one)
             while selector.get_map():
+                self._handlers.run()
                 ready = selector.select(TICK_S)
                 for key, _ in ready:
                     self._receive(selector, key.data)
@@ -175,6 +151,55 @@ class Supervisor:
         os.close(one.pipe)
         with contextlib.suppress(EOFError, pickle.UnpicklingError):
             one.outcome = pickle.loads(bytes(one.data))
+
+
+class _Handlers:
+    """Handlers of signals, which run where `run` is called: an error of one must not lose a child.
+
+    It would, between a fork and the line that stores the child, or while children are ended.
+
+    A mask of signals is not enough: the system gives a signal to any thread that does not block it, and Python runs its
+    handler in the main thread.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
+        self._came: list[tuple[int, FrameType | None]] = []
+
+    def hold_back(self) -> None:
+        """Note signals from here on, if this is the main thread: handlers run in no other one."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        try:
+            for number in _HELD_BACK:
+                if callable(handler := signal.getsignal(number)):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._note)
+        except BaseException:  # a handler that was not held back yet
+            self.put_back()
+            raise
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came.append((number, frame))
+
+    def run(self) -> None:
+        """Run the handlers of the signals that have come."""
+        while self._came:
+            number, frame = self._came.pop(0)
+            self._handlers[number](number, frame)
+
+    def put_back(self) -> None:
+        """Let handlers run at once again, and run those of the signals that have come."""
+        try:
+            self._set()
+        except BaseException:  # one that is in its place again, while others are not
+            self._set()
+            raise
+        self.run()
+
+    def _set(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
 
 class _Guard:
