@@ -30,8 +30,8 @@ if sys.dont_write_bytecode:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
-# How long an example takes says how busy the machine is: no test of ours is about that.
-hypothesis.settings.register_profile("tilelink", deadline=None)
+# How long an example takes, or its drawing, says how busy the machine is: no test of ours is about that.
+hypothesis.settings.register_profile("tilelink", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("tilelink")
 
 GPU_MARKERS = {"gpu": 1, "gpus2": 2, "gpus4": 4, "gpus8": 8}

@@ -128,17 +128,17 @@ def test_a_step_that_hangs_ends_the_process() -> None:
         statuses.append(status)
         ended.set()
 
-    watchdog = measure.Watchdog(0.2, rank=3, on_end=messages.append, exit=leave)
+    watchdog = measure.Watchdog(1.0, rank=3, on_end=messages.append, exit=leave)
     watchdog.context("mlp-1")
     with watchdog.step("quick"):
         pass
-    time.sleep(0.4)
+    time.sleep(1.5)
     assert not ended.is_set()
     with watchdog.step("timing"):
         watchdog.note("slow")
         assert ended.wait(10)
     assert statuses == [124]
-    assert messages == ["rank 3: no end after 0 s: mlp-1 / timing / slow"]
+    assert messages == ["rank 3: no end after 1 s: mlp-1 / timing / slow"]
 
 
 def test_tables_show_the_best_and_what_failed() -> None:
