@@ -7,6 +7,7 @@ import gc
 import importlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, NoReturn
@@ -103,9 +105,11 @@ def _be_rank(place: tuple[int, int], port: str, module: str, arguments: list[str
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port below those that the system gives to connections: one of these might take it before rank 0 listens."""
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", random.randrange(10_000, 32_000)))
+            return probe.getsockname()[1]
 
 
 if __name__ == "__main__":
