@@ -24,8 +24,10 @@ def restored() -> Generator[None]:
 class Clock:
     """Time of which a look takes ten microseconds, and a sleep as long as it was asked for: no machine is too busy."""
 
-    def __init__(self) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
+        patch.setattr(time, "monotonic", self.monotonic)
+        patch.setattr(time, "sleep", self.sleep)
 
     def monotonic(self) -> float:
         self.now += 1e-5
@@ -37,10 +39,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(time, "monotonic", found.monotonic)
-    monkeypatch.setattr(time, "sleep", found.sleep)
-    return found
+    return Clock(monkeypatch)
 
 
 def poll_until_it_raises(**where: int) -> DeadlineError:

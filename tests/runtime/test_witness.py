@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.compiler import library
+from tests.runtime.test_monitor import Clock
 from tests.unit import hangs
 from tilelink import compiler, dump
 from tilelink.artifact import Artifact
@@ -102,6 +103,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_counters_are_those_before_the_late_wait(case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """Each rank dumps all ranks' counters, as they were before any kernel went on without what it waited for."""
+    Clock(monkeypatch)
     name, schedule, kind = CASES[case]
     plan, artifact = planned(name, schedule)
     fault = hung = None
@@ -164,6 +166,7 @@ def test_the_number_of_a_launch_is_that_of_the_device() -> None:
 def test_nothing_is_read_in_a_launch_that_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, artifact = planned("all_gather_ring", "chunks")
     block = Gpus(monkeypatch, plan, artifact, hangs.Fault(kind="launch not begun", launch=2, rank=1)).block(0)
+    Clock(monkeypatch)
     monkeypatch.setattr(block, "_look", lambda: pytest.fail("it reads counters"))
     begin = time.monotonic()
     block.settle(SimpleNamespace(query=lambda: time.monotonic() - begin > SECONDS / 4), [])  # type: ignore[arg-type]
