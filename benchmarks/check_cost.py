@@ -103,8 +103,8 @@ CASES = (
         for program, file, schedule, sizes in (
             ("gathered_rows", "expert_rows", "gpu", "N=65536 E=128 T=65536 H=2048"),
             ("gated_rows_gradients", "expert_rows", "gpu", "E=16 T=65536 I=768"),
-            ("causal_attention_gradients", "attention_gradients", "gpu_roles", "H=32 G=8 N=64 B=128 D=128"),
-            ("zigzag_attention", "ag_attention", "gpu_roles", "H=32 G=8 N=16 B=128 D=128"),
+            ("causal_attention_gradients", "attention_gradients", "gpu_roles", "H=8 G=4 N=64 B=128 D=128"),
+            ("zigzag_attention", "ag_attention", "gpu_roles", "H=8 G=4 N=64 B=128 D=128"),
             ("decode_attention", "decode_attention", "gpu", "B=256 P=16384 T=64 H=8 G=8 D=128 S=512 L=8"),
         )
     ),

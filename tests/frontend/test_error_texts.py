@@ -483,7 +483,9 @@ ValueError: x
   hint: run it alone""",
     ),
     "CapacityError": (
-        raised(errors.CapacityError("a call before had 9 choices, and there is room for 8", hint="give a capacity of 9")),
+        raised(
+            errors.CapacityError("a call before had 9 choices, and there is room for 8", hint="give a capacity of 9")
+        ),
         """\
 CapacityError: a call before had 9 choices, and there is room for 8
   hint: give a capacity of 9""",

@@ -80,5 +80,3 @@ def near(one: torch.Tensor, other: torch.Tensor, checks: Checks, note: str) -> N
 
 def _whole(one: Any) -> torch.Tensor:
     return one.full_tensor() if isinstance(one, DTensor) else one
-
-

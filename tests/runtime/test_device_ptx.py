@@ -173,11 +173,9 @@ def test_a_launch_begins_and_ends_by_itself(target: str, debug: bool) -> None:
     end = order[5:]
     announced = end.index("each")
     assert end[announced - 1] == "barrier" and end.count("each") == 1
-    before, behind = end[:announced], end[announced + 1 :]
-    for waited in (before, behind):  # for outputs, and for peers to have finished
-        assert {"look", "fence"} <= set(waited)
-        at = waited.index("fence")
-        assert waited[at + 1] == "barrier"
+    # For outputs, and for peers to have finished. Triton 3.6 lays the loop of the one out behind the other.
+    fences = [at for at, one in enumerate(end) if one == "fence"]
+    assert len(fences) >= 2 and end.count("look") >= 2 and {end[at + 1] for at in fences} == {"barrier"}
     assert steps(found, "each", "launch", "store")[-1] == "launch", "the number of the next launch is its last store"
 
 

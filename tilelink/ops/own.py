@@ -390,7 +390,7 @@ class Op:
         if failed is not None:
             raise failed
         if why:
-            hint = "schedule=\"default\" takes the built-in one, and searches nothing"
+            hint = 'schedule="default" takes the built-in one, and searches nothing'
             raise RankError(f"rank 0 cannot search a schedule for {self.program.name}", details=why, hint=hint)
         return text
 

@@ -74,6 +74,8 @@ def _check_tensors(op: str, **given: object) -> None:
 
 def product(x: torch.Tensor, w: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
     """Return (x * scale_a) (w * scale_b)^T [M, N] in bf16: x [M, K], w [N, K], scales as `scales_of` has them."""
+    if not x.is_cuda:  # torch 2.11 multiplies there with one scale of each alone
+        return ((x.float() * scale_a) @ (w.float().t() * scale_b)).to(RESULT)
     scales = {"scale_a": scale_a.contiguous(), "scale_b": scale_b.contiguous()}  # torch refuses expanded ones
     return _multiply(x.contiguous(), w.contiguous().t(), **scales, out_dtype=RESULT)
 
