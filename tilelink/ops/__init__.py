@@ -27,8 +27,8 @@ out: a tensor for the result, or one for each result, contiguous and apart from 
 straight into it if they have as many rows as the call (`kernel_rows`) and nothing follows them; other results are
 copied into it. It is what is returned. There are no gradients.
 scale_a, scale_b: x and w are torch.float8_e4m3fn, with f32 scales as torch._scaled_mm has them: one for each row of x
-[M, 1] and each row of w [1, N], or one of each. torch._scaled_mm multiplies, into bf16, and what communicates is as
-without scales; `schedule` is that of the collective. There are no gradients.
+[M, 1] and each row of w [1, N], or one of each. torch._scaled_mm multiplies, on CPUs a product in f32, into bf16, and
+what communicates is as without scales; `schedule` is that of the collective. There are no gradients.
 activation: None, "silu" or "gelu" (the exact one). Where a gradient is needed it is taken outside of the kernel.
 DTensors: products and collectives take them, all operands of one mesh of one dimension, and give one: x and w of
 ag_gemm are Shard(0), and its result is Shard(1); of gemm_rs Shard(1), and Shard(0); of gemm_ar Shard(1), and
